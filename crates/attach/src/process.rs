@@ -11,11 +11,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// `PR_SET_IO_FLUSHER` of `linux/prctl.h`.
-const PR_SET_IO_FLUSHER: libc::c_int = 57;
+use rustix::mm::MlockAllFlags;
 
 /// The heap grows by this much at the start, in bytes, and need not grow while requests are served.
 const HEAP_RESERVE_BYTES: usize = 8 << 20;
@@ -34,17 +32,12 @@ pub(crate) struct ProcessPreparation {
 /// Prepares the calling thread, and all threads that it starts later, for serving a disk.
 pub(crate) fn prepare() -> ProcessPreparation {
     let (mut refused, mut is_flusher) = (Vec::new(), true);
-    // SAFETY: the call takes numbers only.
-    if unsafe {
-        libc::prctl(PR_SET_IO_FLUSHER, 1 as libc::c_long, 0 as libc::c_long, 0 as libc::c_long, 0 as libc::c_long)
-    } != 0
-    {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         is_flusher = false;
-        refused.push(format!("PR_SET_IO_FLUSHER: {}", io::Error::last_os_error()));
+        refused.push(format!("PR_SET_IO_FLUSHER: {}", io::Error::from(error)));
     }
-    // SAFETY: the call takes numbers only and changes no memory's contents.
-    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
-        refused.push(format!("mlockall: {}", io::Error::last_os_error()));
+    if let Err(error) = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE) {
+        refused.push(format!("mlockall: {}", io::Error::from(error)));
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJUSTMENT) {
         refused.push(format!("oom_score_adj: {error}"));
@@ -73,18 +66,12 @@ pub(crate) fn reserve_heap() {
 
 /// Makes this process the leader of a new session, without a controlling terminal.
 pub fn leave_terminal() -> io::Result<()> {
-    // SAFETY: the call has no arguments.
-    if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(rustix::process::setsid().map(drop)?)
 }
 
 /// Appends the standard output and standard error of this process to a file.
 pub fn redirect_output(path: &Path) -> io::Result<()> {
     let file = File::options().create(true).append(true).open(path)?;
-    for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
-        // SAFETY: both descriptors are open numbers; the old one is closed by the call.
-        if unsafe { libc::dup2(file.as_raw_fd(), descriptor) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    rustix::stdio::dup2_stdout(&file)?;
+    Ok(rustix::stdio::dup2_stderr(&file)?)
 }

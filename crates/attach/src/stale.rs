@@ -6,12 +6,13 @@
 //! not be confused with it. Promises: a loop device of a living process, of another pid namespace, or not made by this
 //! crate is never touched; every action is reported.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mount::UnmountFlags;
 
 use crate::error::Error;
 use crate::loop_device::{LoopDevice, mounts, named, release_when_unused};
@@ -71,14 +72,8 @@ fn release(path: &Path, process: u32) -> Vec<String> {
 
 /// Unmounts a dead file system, even if it is still in use.
 fn unmount(place: &str) -> io::Result<()> {
-    let place = CString::new(place)?;
-    for flags in [0, libc::MNT_DETACH] {
-        // SAFETY: the path is a string that ends with a zero byte and outlives the call.
-        if unsafe { libc::umount2(place.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
-            return Ok(());
-        }
-    }
-    Err(io::Error::last_os_error())
+    let unmount = |flags| rustix::mount::unmount(place, flags | UnmountFlags::NOFOLLOW);
+    Ok(unmount(UnmountFlags::empty()).or_else(|_| unmount(UnmountFlags::DETACH))?)
 }
 
 /// The start time of a process, in the kernel's ticks since boot; `None` if the process is gone or a zombie.

@@ -1,29 +1,39 @@
 //! System calls that the standard library lacks.
 //!
-//! Owns: every `unsafe` of the crate except that of the shared clock. Each is a plain system call with strings and
-//! numbers.
+//! Owns: every `unsafe` of the crate except that of the shared clock. Each is a plain system call with numbers that
+//! `rustix` does not have or that it does not call safe.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::thread::UnshareFlags;
+use rustix::time::ClockId;
+
 use crate::Error;
 
-/// `PR_SET_IO_FLUSHER` of `linux/prctl.h`.
-const PR_SET_IO_FLUSHER: libc::c_int = 57;
-
-fn string(path: &Path) -> Result<CString, Error> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|error| Error::failed(path.display(), error))
+/// The error of a call that failed.
+trait CallResult<T> {
+    fn named(self, what: impl std::fmt::Display) -> Result<T, Error>;
 }
 
-fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Error> {
-    if result == 0 { Ok(()) } else { Err(Error::os(what)) }
+impl<T> CallResult<T> for rustix::io::Result<T> {
+    fn named(self, what: impl std::fmt::Display) -> Result<T, Error> {
+        self.map_err(|error| Error::failed(what, std::io::Error::from(error)))
+    }
+}
+
+/// The number of a child of this process.
+fn process(child: u32) -> Result<Pid, Error> {
+    Pid::from_raw(child as i32).ok_or_else(|| Error::failed("process 0", "it is no child"))
 }
 
 /// Gives this process its own mount namespace, whose mounts end with the process.
@@ -31,29 +41,25 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
 /// Mounts of loop devices are unmounted in the new namespace, except the one that holds `kept`: other programs made
 /// them, and a copy here would keep their devices busy. Call it before the process has other threads.
 pub(crate) fn own_mounts(kept: &Path) -> Result<(), Error> {
-    // SAFETY: the call takes a number.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "a mount namespace (it takes root)")?;
-    let flags = libc::MS_REC | libc::MS_PRIVATE;
-    // SAFETY: the strings end with a zero byte and outlive the call; the arguments that are null may be null.
-    let result = unsafe { libc::mount(std::ptr::null(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
-    checked(result, "making mounts private")?;
+    // SAFETY: the table of descriptors stays shared.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.named("a mount namespace (it takes root)")?;
+    let flags = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    rustix::mount::mount_change("/", flags).named("making mounts private")?;
     let mounts = std::fs::read("/proc/self/mounts").map_err(|error| Error::failed("/proc/self/mounts", error))?;
     for place in on_loop_devices(&mounts) {
         if kept.starts_with(Path::new(OsStr::from_bytes(&place))) {
             continue;
         }
-        let place = CString::new(place).map_err(|error| Error::failed("/proc/self/mounts", error))?;
-        // SAFETY: the string ends with a zero byte and outlives the call. Failure is ignored: another process may have
-        // removed the mount.
-        unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+        // Failure is ignored: another process may have removed the mount.
+        let _ = rustix::mount::unmount(place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
     Ok(())
 }
 
 /// Gives this thread, and the processes that it starts, an empty network namespace: even its loopback is down.
 pub(crate) fn own_network() -> Result<(), Error> {
-    // SAFETY: the call takes a number.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "a network namespace (it takes root)")
+    // SAFETY: the table of descriptors stays shared.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.named("a network namespace (it takes root)")
 }
 
 /// The mount points of loop devices in a list of mounts, the latest first.
@@ -91,30 +97,23 @@ pub(crate) enum MountSyncMode {
 
 /// Mounts a device.
 pub(crate) fn mount(device: &Path, root: &Path, kind: &str, writing: MountSyncMode) -> Result<(), Error> {
-    let (source, target) = (string(device)?, string(root)?);
-    let name = CString::new(kind).map_err(|error| Error::failed(kind, error))?;
-    let flags = libc::MS_NOATIME
+    let flags = MountFlags::NOATIME
         | match writing {
-            MountSyncMode::Later => 0,
-            MountSyncMode::DirectoriesAtOnce => libc::MS_DIRSYNC,
-            MountSyncMode::AtOnce => libc::MS_SYNCHRONOUS | libc::MS_DIRSYNC,
+            MountSyncMode::Later => MountFlags::empty(),
+            MountSyncMode::DirectoriesAtOnce => MountFlags::DIRSYNC,
+            MountSyncMode::AtOnce => MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC,
         };
-    // SAFETY: the strings end with a zero byte and outlive the call; the arguments that are null may be null.
-    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), name.as_ptr(), flags, std::ptr::null()) };
-    checked(result, format!("mounting {} as {kind}", device.display()))
+    rustix::mount::mount(device, root, kind, flags, None).named(format!("mounting {} as {kind}", device.display()))
 }
 
 /// Unmounts the file system at `root`.
 pub(crate) fn unmount(root: &Path) -> Result<(), Error> {
-    let target = string(root)?;
-    // SAFETY: the string ends with a zero byte and outlives the call.
-    checked(unsafe { libc::umount2(target.as_ptr(), libc::UMOUNT_NOFOLLOW) }, format!("unmounting {}", root.display()))
+    rustix::mount::unmount(root, UnmountFlags::NOFOLLOW).named(format!("unmounting {}", root.display()))
 }
 
 /// Writes everything that a file system has in memory to its device.
 pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
-    // SAFETY: the descriptor is open for as long as the call runs.
-    checked(unsafe { libc::syncfs(inside.as_raw_fd()) }, "syncfs")
+    rustix::fs::syncfs(inside).named("syncfs")
 }
 
 /// Makes a worker an ordinary process that ends with its parent.
@@ -122,12 +121,8 @@ pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
 /// The parent serves disks, so the kernel exempts it from some limits on memory. Children inherit some of these
 /// exemptions; this function removes them.
 pub(crate) fn become_worker() {
-    let none = 0 as libc::c_long;
-    // SAFETY: the calls take numbers only.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_long, none, none, none);
-        libc::prctl(PR_SET_IO_FLUSHER, none, none, none, none);
-    }
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let _ = rustix::process::configure_io_flusher_behavior(false);
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     thrifty_allocator();
 }
@@ -147,34 +142,27 @@ fn thrifty_allocator() {
 /// Stops a child with all its threads, and returns when none of them runs any more. A child that has ended is left
 /// alone.
 pub(crate) fn stop(child: u32) -> Result<(), Error> {
-    signal(child, libc::SIGSTOP)?;
-    loop {
-        // SAFETY: all zeroes are a valid value of this plain structure.
-        let mut seen: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: the call may write to the structure; it does not reap the child (`WNOWAIT`).
-        let result = unsafe { libc::waitid(libc::P_PID, child, &mut seen, flags) };
-        match result {
-            0 => return Ok(()),
-            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            _ => return Err(Error::os(format!("waiting for process {child} to stop"))),
-        }
-    }
+    signal(child, Signal::STOP)?;
+    // With `NOWAIT` the child is not reaped.
+    let (process, states) = (process(child)?, WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    let stopped = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(process), states));
+    stopped.map(drop).named(format!("waiting for process {child} to stop"))
 }
 
 /// Continues a stopped child.
 pub(crate) fn go_on(child: u32) -> Result<(), Error> {
-    signal(child, libc::SIGCONT)
+    signal(child, Signal::CONT)
 }
 
 /// Tells a child to end.
 pub(crate) fn terminate(child: u32) -> Result<(), Error> {
-    signal(child, libc::SIGTERM)
+    signal(child, Signal::TERM)
 }
 
-fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
-    // SAFETY: the call takes numbers; the child is not reaped yet, so the number still belongs to it.
-    checked(unsafe { libc::kill(child as libc::pid_t, number) }, format!("signal {number} to process {child}"))
+/// Sends a signal to a child that is not reaped yet, so its number still belongs to it.
+fn signal(child: u32, signal: Signal) -> Result<(), Error> {
+    let sent = rustix::process::kill_process(process(child)?, signal);
+    sent.named(format!("signal {} to process {child}", signal.as_raw()))
 }
 
 /// Makes the process that `command` starts the leader of a new session before it runs the program, so that no signal of
@@ -182,10 +170,7 @@ fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
 pub(crate) fn leave_terminal(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call, which has no arguments, and allocates nothing.
     unsafe {
-        command.pre_exec(|| match libc::setsid() {
-            -1 => Err(std::io::Error::last_os_error()),
-            _ => Ok(()),
-        });
+        command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
     }
 }
 
@@ -201,39 +186,23 @@ pub(crate) fn give_back_memory() {
 /// Writes a file's or device's dirty pages, and drops its pages from the cache.
 pub(crate) fn drop_pages(file: &File) -> Result<(), Error> {
     file.sync_all().map_err(|error| Error::failed("fsync", error))?;
-    // SAFETY: the descriptor is open for as long as the call runs; the other arguments are numbers.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
-        0 => Ok(()),
-        error => Err(Error::failed("dropping pages", std::io::Error::from_raw_os_error(error))),
-    }
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).named("dropping pages")
 }
 
 /// Writes several buffers at an offset of a file, one after the other; returns the number of bytes that were written.
 pub(crate) fn write_vectored_at(file: &File, parts: &[IoSlice<'_>], offset: u64) -> std::io::Result<usize> {
-    let count = parts.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
-    let offset = libc::off_t::try_from(offset).map_err(std::io::Error::other)?;
-    // SAFETY: an `IoSlice` has the layout of an `iovec`; the buffers and the descriptor outlive the call, which only
-    // reads them.
-    let written = unsafe { libc::pwritev(file.as_raw_fd(), parts.as_ptr().cast::<libc::iovec>(), count, offset) };
-    usize::try_from(written).map_err(|_| std::io::Error::last_os_error())
+    Ok(rustix::io::pwritev(file, parts, offset)?)
 }
 
 /// The free space for ordinary users in the file system at a path. *Units*: bytes.
 pub(crate) fn free_space(path: &Path) -> Result<u64, Error> {
-    let text = string(path)?;
-    // SAFETY: all zeroes are a valid value of this plain structure.
-    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the string ends with a zero byte, and the call may write to the structure.
-    checked(unsafe { libc::statvfs(text.as_ptr(), &mut found) }, path.display())?;
+    let found = rustix::fs::statvfs(path).named(path.display())?;
     Ok(found.f_bavail * found.f_frsize)
 }
 
 /// The processor time of all threads of this process.
 pub(crate) fn processor_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to the structure; it cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    time_of(ClockId::ProcessCPUTime)
 }
 
 /// The resources that a process and its reaped children have used.
@@ -268,23 +237,17 @@ pub(crate) fn own_usage() -> ResourceUsage {
 /// The caller must not wait for the child in another way.
 pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, ResourceUsage)>, Error> {
     let what = || format!("waiting for process {child}");
-    // SAFETY: the call takes numbers; the child is not reaped yet, so the number still belongs to it.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
-    if descriptor < 0 {
-        return Err(Error::os(what()));
-    }
-    // SAFETY: the descriptor is new, so nothing else owns it.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as libc::c_int) };
+    // The child is not reaped yet, so its number still belongs to it.
+    let descriptor = rustix::process::pidfd_open(process(child)?, PidfdFlags::empty()).named(what())?;
     let deadline = std::time::Instant::now() + patience;
     loop {
-        let left = deadline.saturating_duration_since(std::time::Instant::now()).as_millis();
-        let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the pointer is to one structure that outlives the call.
-        match unsafe { libc::poll(&mut poll, 1, left.min(i32::MAX as u128) as libc::c_int) } {
-            0 => return Ok(None),
-            1.. => break,
-            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            _ => return Err(Error::os(what())),
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let left = Timespec { tv_sec: left.as_secs().min(i32::MAX as u64) as i64, tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).named(what()),
         }
     }
     let mut status = 0;
@@ -300,14 +263,15 @@ pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Re
 
 /// Kills the process group that a child of this process leads.
 pub(crate) fn kill_group(leader: u32) {
-    // SAFETY: the call takes numbers; the child is not reaped yet, so the number still belongs to it.
-    unsafe { libc::kill(-(leader as libc::pid_t), libc::SIGKILL) };
+    // The child is not reaped yet, so the number still belongs to it.
+    if let Ok(leader) = process(leader) {
+        let _ = rustix::process::kill_process_group(leader, Signal::KILL);
+    }
 }
 
 /// The processor time of a process with all its threads. *Units*: seconds; 0 if the process no longer exists.
 pub(crate) fn processor_s_of(process: u32) -> f64 {
-    // SAFETY: the call takes a number.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let ticks = rustix::param::clock_ticks_per_second();
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let fields: Vec<&str> = text.rsplit_once(") ").map_or(Vec::new(), |rest| rest.1.split(' ').collect());
     let field = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
@@ -316,16 +280,17 @@ pub(crate) fn processor_s_of(process: u32) -> f64 {
 
 /// The processor time of this thread.
 pub(crate) fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to the structure; it cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time_of(ClockId::ThreadCPUTime)
+}
+
+fn time_of(clock: ClockId) -> Duration {
+    let time = rustix::time::clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 /// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: the call has no arguments.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]

@@ -96,8 +96,8 @@ impl NodeAttributes {
     }
 }
 
-impl From<&libc::stat64> for NodeAttributes {
-    fn from(stat: &libc::stat64) -> NodeAttributes {
+impl From<&rustix::fs::Stat> for NodeAttributes {
+    fn from(stat: &rustix::fs::Stat) -> NodeAttributes {
         NodeAttributes {
             number: stat.st_ino,
             size: stat.st_size as u64,

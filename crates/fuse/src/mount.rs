@@ -3,12 +3,15 @@
 //! Owns: the calls that make, change and end a mount. A mount that is not attached has no path, and exists as long as one of
 //! its files is open. It leaves nothing behind when its process dies.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use rustix::fs::CWD;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 
 use crate::channel::FuseChannel;
 use crate::error::Error;
@@ -17,17 +20,11 @@ use crate::error::Error;
 /// pause between two attempts.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-const FSCONFIG_SET_FLAG: libc::c_uint = 0;
-const FSCONFIG_SET_STRING: libc::c_uint = 1;
-const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
-const FSOPEN_CLOEXEC: libc::c_uint = 1;
-const FSMOUNT_CLOEXEC: libc::c_uint = 1;
-const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
-const ATTRIBUTE_READ_ONLY: u64 = 1;
-const ATTRIBUTE_NO_SET_USER_ID: u64 = 1 << 1;
-const ATTRIBUTE_NO_DEVICES: u64 = 1 << 2;
-const ATTRIBUTE_NO_PROGRAMS: u64 = 1 << 3;
-const ATTRIBUTE_NO_ACCESS_TIMES: u64 = 1 << 4;
+const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+const NO_SET_USER_ID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
+const NO_DEVICES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
+const NO_PROGRAMS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
+const NO_ACCESS_TIMES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOATIME;
 
 /// The options with which a file system is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -57,15 +54,15 @@ pub struct MountOptions {
 
 impl MountOptions {
     /// The attributes of the mount in the form of `mount_setattr`.
-    fn attributes(&self) -> u64 {
+    fn attributes(&self) -> MountAttrFlags {
         let attributes = [
-            (self.read_only, ATTRIBUTE_READ_ONLY),
-            (!self.set_user_id, ATTRIBUTE_NO_SET_USER_ID),
-            (!self.devices, ATTRIBUTE_NO_DEVICES),
-            (!self.programs, ATTRIBUTE_NO_PROGRAMS),
-            (self.no_access_times, ATTRIBUTE_NO_ACCESS_TIMES),
+            (self.read_only, READ_ONLY),
+            (!self.set_user_id, NO_SET_USER_ID),
+            (!self.devices, NO_DEVICES),
+            (!self.programs, NO_PROGRAMS),
+            (self.no_access_times, NO_ACCESS_TIMES),
         ];
-        attributes.into_iter().filter(|(is_set, _)| *is_set).map(|(_, attribute)| attribute).sum()
+        attributes.into_iter().filter(|(is_set, _)| *is_set).map(|(_, attribute)| attribute).collect()
     }
 }
 
@@ -81,32 +78,8 @@ impl FuseMount {
     ///
     /// *Errors*: [`Error::NotPermitted`] if the process may not mount.
     pub fn new(channel: &FuseChannel, options: &MountOptions) -> Result<FuseMount, Error> {
-        let failed = |source| Error::os("mounting a FUSE file system", source);
-        let context = fsopen().map_err(failed)?;
-        let text = |text: String| CString::new(text).map_err(|error| failed(error.into()));
-        let mut strings = vec![
-            (c"source", options.source.clone()),
-            (c"fd", channel.as_raw_fd().to_string()),
-            (c"rootmode", format!("{:o}", options.root_mode)),
-            (c"user_id", "0".to_owned()),
-            (c"group_id", "0".to_owned()),
-        ];
-        if !options.subtype.is_empty() {
-            strings.push((c"subtype", options.subtype.clone()));
-        }
-        for (key, value) in strings {
-            config(&context, FSCONFIG_SET_STRING, Some((key, Some(&text(value)?)))).map_err(failed)?;
-        }
-        let flags = [
-            (options.for_all, c"allow_other"),
-            (options.default_permissions, c"default_permissions"),
-            (options.read_only, c"ro"),
-        ];
-        for (_, key) in flags.into_iter().filter(|flag| flag.0) {
-            config(&context, FSCONFIG_SET_FLAG, Some((key, None))).map_err(failed)?;
-        }
-        config(&context, FSCONFIG_CMD_CREATE, None).map_err(failed)?;
-        Ok(FuseMount { mount: fsmount(&context, options.attributes() as libc::c_uint).map_err(failed)? })
+        let mount = new_mount(channel, options);
+        mount.map(|mount| FuseMount { mount }).map_err(|error| Error::os("mounting a FUSE file system", error.into()))
     }
 
     /// The path with which this process can open a file in the mount, even if the mount is not attached.
@@ -119,39 +92,22 @@ impl FuseMount {
     /// *Errors*: [`Error::NotPermitted`] if the process may not mount; otherwise [`Error::Os`] with the kernel's error
     /// about the directory.
     pub fn attach(&self, directory: &Path) -> Result<(), Error> {
-        let failed = |source| Error::os("attaching a mount to a directory", source);
-        let path = CString::new(directory.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
-        // SAFETY: both paths are strings that end with a zero byte and outlive the call; the rest are numbers.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_move_mount,
-                self.mount.as_raw_fd(),
-                c"".as_ptr(),
-                libc::AT_FDCWD,
-                path.as_ptr(),
-                MOVE_MOUNT_F_EMPTY_PATH,
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(failed(io::Error::last_os_error())) }
+        let moved =
+            rustix::mount::move_mount(&self.mount, c"", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+        moved.map_err(|error| Error::os("attaching a mount to a directory", error.into()))
     }
 }
 
 /// Unmounts the topmost mount of a directory. If the mount is in use for longer than a moment ([`LOOK_MAX`]), the call
 /// fails with `EBUSY`. If `lazily` is true, the call succeeds even then, and the mount ends with its last user.
 pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
-    let path = CString::new(directory.as_os_str().as_bytes())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
+    let flags = UnmountFlags::NOFOLLOW | if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     let until = Instant::now() + LOOK_MAX;
     loop {
-        // SAFETY: the path is a string that ends with a zero byte and outlives the call.
-        if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
-            return Ok(());
+        match rustix::mount::unmount(directory, flags) {
+            Err(rustix::io::Errno::BUSY) if Instant::now() < until => std::thread::sleep(LOOK_PAUSE),
+            unmounted => return Ok(unmounted?),
         }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= until {
-            return Err(error);
-        }
-        std::thread::sleep(LOOK_PAUSE);
     }
 }
 
@@ -168,9 +124,10 @@ struct MountAttributes {
 /// `options` say. A file system that was mounted read-only stays so.
 pub fn remount(directory: &Path, options: &MountOptions) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
-    let all = ATTRIBUTE_READ_ONLY | ATTRIBUTE_NO_SET_USER_ID | ATTRIBUTE_NO_DEVICES | ATTRIBUTE_NO_PROGRAMS;
+    let all = READ_ONLY | NO_SET_USER_ID | NO_DEVICES | NO_PROGRAMS;
     let set = options.attributes() & all;
-    let change = MountAttributes { set, clear: all & !set, propagation: 0, user_namespace: 0 };
+    let (set, clear) = (set.bits().into(), (all - set).bits().into());
+    let change = MountAttributes { set, clear, propagation: 0, user_namespace: 0 };
     // SAFETY: the path is a string that ends with a zero byte; it and the change, whose length the call gets, outlive
     // the call.
     let result = unsafe {
@@ -186,29 +143,29 @@ pub fn remount(directory: &Path, options: &MountOptions) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn fsopen() -> io::Result<OwnedFd> {
-    // SAFETY: the name is a string that ends with a zero byte and outlives the call.
-    owned(unsafe { libc::syscall(libc::SYS_fsopen, c"fuse".as_ptr(), FSOPEN_CLOEXEC) })
-}
-
-fn fsmount(context: &OwnedFd, attributes: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes an open descriptor and numbers.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
-}
-
-fn config(context: &OwnedFd, command: libc::c_uint, pair: Option<(&CStr, Option<&CStr>)>) -> io::Result<()> {
-    let key = pair.map_or(std::ptr::null(), |(key, _)| key.as_ptr());
-    let value = pair.and_then(|(_, value)| value).map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: key and value are null or strings that end with a zero byte and outlive the call.
-    let result =
-        unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, value, 0 as libc::c_long) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
-    if result < 0 {
-        return Err(io::Error::last_os_error());
+fn new_mount(channel: &FuseChannel, options: &MountOptions) -> rustix::io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen(c"fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let mut strings = vec![
+        (c"source", options.source.clone()),
+        (c"fd", channel.as_raw_fd().to_string()),
+        (c"rootmode", format!("{:o}", options.root_mode)),
+        (c"user_id", "0".to_owned()),
+        (c"group_id", "0".to_owned()),
+    ];
+    if !options.subtype.is_empty() {
+        strings.push((c"subtype", options.subtype.clone()));
     }
-    // SAFETY: the call returned a new descriptor, which no other code owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) })
+    for (key, value) in strings {
+        rustix::mount::fsconfig_set_string(&context, key, value)?;
+    }
+    let flags = [
+        (options.for_all, c"allow_other"),
+        (options.default_permissions, c"default_permissions"),
+        (options.read_only, c"ro"),
+    ];
+    for (_, key) in flags.into_iter().filter(|flag| flag.0) {
+        rustix::mount::fsconfig_set_flag(&context, key)?;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, options.attributes())
 }

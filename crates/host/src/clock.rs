@@ -7,13 +7,9 @@ use std::time::Duration;
 
 /// The time since the host's start, including the time for which the host was suspended. Even this clock may stop while
 /// a virtual machine is paused, so the safety of data must not depend on it alone.
-#[allow(unsafe_code)]
 pub fn since_boot() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a structure of the right type that outlives the call. Linux has this clock since
-    // 2.6.39, so the call does not fail.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
-    debug_assert_eq!(result, 0);
+    // Linux has this clock since 2.6.39, so the call does not fail.
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -11,6 +11,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
+
 use crate::clock::since_boot;
 use crate::status::{PartHealth, PartStatus};
 
@@ -32,26 +34,21 @@ pub struct DescriptorLimit {
 
 /// Raises the soft limit to the hard one; returns the limits that then hold. Programs that this process starts inherit
 /// the raised limit.
-#[allow(unsafe_code)]
 pub fn raise() -> DescriptorLimit {
     let limit = limit();
-    let wanted = libc::rlimit { rlim_cur: limit.hard as libc::rlim_t, rlim_max: limit.hard as libc::rlim_t };
-    // SAFETY: the value has the layout that the call reads.
-    if limit.soft < limit.hard && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const wanted) } == 0 {
+    // The kernel's "no limit" is the largest number.
+    let hard = Some(limit.hard).filter(|hard| *hard != u64::MAX);
+    let wanted = Rlimit { current: hard, maximum: hard };
+    if limit.soft < limit.hard && rustix::process::setrlimit(Resource::Nofile, wanted).is_ok() {
         return DescriptorLimit { soft: limit.hard, ..limit };
     }
     limit
 }
 
-/// The limits that hold now; the smallest usual one if they are not known.
-#[allow(unsafe_code)]
+/// The limits that hold now.
 pub fn limit() -> DescriptorLimit {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the buffer has the layout that the call writes.
-    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {
-        0 => DescriptorLimit { soft: limit.rlim_cur, hard: limit.rlim_max },
-        _ => DescriptorLimit { soft: 1024, hard: 1024 },
-    }
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    DescriptorLimit { soft: limit.current.unwrap_or(u64::MAX), hard: limit.maximum.unwrap_or(u64::MAX) }
 }
 
 /// The number of descriptors that are open now; 0 if that is not known. *Cost*: reads a directory.

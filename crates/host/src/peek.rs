@@ -3,17 +3,15 @@
 //! Owns: the call. The standard library can do this with TCP connections alone.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
+
+use rustix::net::RecvFlags;
 
 /// Copies bytes that wait in a connection into a buffer; they stay where they are. *Returns*: their number; 0 if the peer
 /// has closed its side and no byte waits. *Errors*: as of `recv(2)`: [`io::ErrorKind::WouldBlock`] if nothing waits in a
 /// connection that does not block. *Cost*: a system call.
-#[allow(unsafe_code)]
 pub fn peek(connection: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
-    let descriptor = connection.as_fd().as_raw_fd();
-    // SAFETY: the call writes at most the length of the buffer into it, and the descriptor is borrowed meanwhile.
-    let count = unsafe { libc::recv(descriptor, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_PEEK) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    Ok(rustix::net::recv(connection, buffer, RecvFlags::PEEK)?.0)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use nectary_fuse::Errno;
 
 use super::names::StreamName;
 use super::nodes::{ROOT, TreeNode};
+use super::sys::Stat;
 use super::{MountedTree, sys};
 
 /// The longest path. *Units*: bytes.
@@ -65,7 +66,7 @@ pub struct HeldFile {
 /// The node that a path names.
 struct PathNode {
     descriptor: File,
-    stat: libc::stat64,
+    stat: Stat,
 }
 
 impl MountedTree {

@@ -73,8 +73,7 @@ mod tests {
         let own = std::process::id();
         let found = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // SAFETY: the call has no arguments.
-                let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+                let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
                 (thread, processes.of(thread), processes.of(thread))
             });
             thread.join().unwrap()
@@ -98,8 +97,7 @@ mod tests {
         let (of_child, of_own) = (processes.of(child.id()), processes.of(own));
         drop(child.stdin.take());
         child.wait().unwrap();
-        // SAFETY: the call takes a number.
-        let session = unsafe { libc::getsid(0) } as u32;
+        let session = rustix::process::getsid(None).map_or(0, |session| session.as_raw_nonzero().get() as u32);
         assert!(processes.is_by_session() && of_child == of_own && (session == 0 || of_own == session), "{of_own}");
     }
 }

@@ -4,6 +4,7 @@
 //! the cache. Leaves to the kernel: permissions, which it checks by mode, owner and access control list; and locks,
 //! which work between programs that use the mount.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,8 +33,6 @@ pub(super) type Result<T> = std::result::Result<T, Errno>;
 
 /// The size of the buffer for reading a directory. *Units*: bytes.
 const DIRECTORY_BYTES: usize = 32 << 10;
-/// The size of the fields before the name in an entry of `getdents64`: inode, offset, length, kind.
-const DIRENT_HEAD_BYTES: usize = 19;
 
 /// The flags of files whose bytes go through the cache.
 const CACHED: u32 = open_flags::DIRECT_IO | open_flags::NO_FLUSH;
@@ -215,35 +214,24 @@ impl TreeFileSystem {
         let _reading = open.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = self.directory(&open)?;
         let mut listing = DirectoryListing::new(size, plus);
-        let mut entries = vec![0; DIRECTORY_BYTES.min((size as usize).max(4096))];
-        let count = sys::read_directory(&directory, offset, &mut entries)?;
-        let mut rest = &entries[..count];
-        while let Some((head, _)) = rest.split_at_checked(DIRENT_HEAD_BYTES) {
-            let number = u64::from_ne_bytes(head[..8].try_into().unwrap_or_default());
-            let next = u64::from_ne_bytes(head[8..16].try_into().unwrap_or_default());
-            let bytes = usize::from(u16::from_ne_bytes([head[16], head[17]]));
-            let Some((entry, further)) = rest.split_at_checked(bytes.max(DIRENT_HEAD_BYTES)) else { break };
-            let name = &entry[DIRENT_HEAD_BYTES..];
-            let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-            let known = if plus { self.entry_of(&parent, name) } else { LookupEntry::default() };
-            if !listing.add(name, number, head[18], next, &known) {
-                if known.node != 0 {
-                    self.forget(known.node, 1);
-                }
-                break;
+        let bytes_max = DIRECTORY_BYTES.min((size as usize).max(4096));
+        sys::read_directory(&directory, offset, bytes_max, |entry| {
+            let known = if plus { self.entry_of(&parent, entry.name) } else { LookupEntry::default() };
+            let is_added = listing.add(entry.name.to_bytes(), entry.inode, entry.kind, entry.next, &known);
+            if !is_added && known.node != 0 {
+                self.forget(known.node, 1);
             }
-            rest = further;
-        }
+            is_added
+        })?;
         Ok(listing)
     }
 
     /// The entry of a name in a listing; an empty entry for `.`, `..` and names that were just deleted.
-    fn entry_of(&self, parent: &TreeNode, name: &[u8]) -> LookupEntry {
-        if matches!(name, b"." | b"..") {
+    fn entry_of(&self, parent: &TreeNode, name: &CStr) -> LookupEntry {
+        if matches!(name.to_bytes(), b"." | b"..") {
             return LookupEntry::default();
         }
-        let name = std::ffi::CString::new(name).ok();
-        let found = name.and_then(|name| self.nodes.look_up(parent, &name).ok());
+        let found = self.nodes.look_up(parent, name).ok();
         found.map_or_else(LookupEntry::default, |(_, entry)| entry)
     }
 

@@ -13,16 +13,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nectary_fuse::Errno;
 
+use super::sys::Stat;
+
 /// Size, and times of modification and of change.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
+    modified: (i64, u64),
+    changed: (i64, u64),
 }
 
 impl FileStamp {
-    fn of(stat: &libc::stat64) -> FileStamp {
+    fn of(stat: &Stat) -> FileStamp {
         FileStamp {
             size: stat.st_size as u64,
             modified: (stat.st_mtime, stat.st_mtime_nsec),
@@ -89,17 +91,11 @@ impl SourceState {
     }
 
     /// Stores the attributes of a file of which nothing is cached.
-    pub fn begin(&self, stat: &libc::stat64) {
+    pub fn begin(&self, stat: &Stat) {
         self.adopt(&mut self.seen(), stat, None, |_, _| {});
     }
 
-    fn adopt(
-        &self,
-        seen: &mut StampState,
-        stat: &libc::stat64,
-        old: Option<(u64, u64)>,
-        invalidate: impl FnOnce(u64, u64),
-    ) {
+    fn adopt(&self, seen: &mut StampState, stat: &Stat, old: Option<(u64, u64)>, invalidate: impl FnOnce(u64, u64)) {
         seen.stamp = FileStamp::of(stat);
         let Some((offset, length)) = old else { return self.size.store(seen.stamp.size, Ordering::Release) };
         self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -112,10 +108,10 @@ impl SourceState {
     /// read before; the current ones are returned.
     pub fn look(
         &self,
-        found: Option<&libc::stat64>,
-        stat: impl FnOnce() -> Result<libc::stat64, Errno>,
+        found: Option<&Stat>,
+        stat: impl FnOnce() -> Result<Stat, Errno>,
         invalidate: impl FnOnce(u64, u64),
-    ) -> Result<libc::stat64, Errno> {
+    ) -> Result<Stat, Errno> {
         let mut seen = self.seen();
         if let Some(found) = found
             && (seen.changing > 0 || FileStamp::of(found) == seen.stamp)
@@ -131,7 +127,7 @@ impl SourceState {
     }
 
     /// Begins a change through this mount.
-    pub fn begin_change(&self, stat: impl FnOnce() -> Result<libc::stat64, Errno>, invalidate: impl FnOnce(u64, u64)) {
+    pub fn begin_change(&self, stat: impl FnOnce() -> Result<Stat, Errno>, invalidate: impl FnOnce(u64, u64)) {
         let mut seen = self.seen();
         if seen.changing == 0 && !self.is_exclusive {
             let stat = stat();
@@ -149,7 +145,7 @@ impl SourceState {
     pub fn end_change(
         &self,
         change: FileChange,
-        stat: impl FnOnce() -> Result<libc::stat64, Errno>,
+        stat: impl FnOnce() -> Result<Stat, Errno>,
         invalidate: impl FnOnce(u64, u64),
     ) {
         let mut seen = self.seen();
@@ -177,17 +173,18 @@ impl SourceState {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sys;
     use super::*;
     use std::cell::Cell;
 
-    fn stat(size: i64, modified: i64, changed: i64) -> libc::stat64 {
-        // SAFETY: all zeroes are a value of this layout.
-        let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+    fn stat(size: i64, modified: i64, changed: i64) -> Stat {
+        let mut stat = sys::stat(&std::fs::File::open("/").unwrap()).unwrap();
         (stat.st_size, stat.st_mtime, stat.st_ctime) = (size, modified, changed);
+        (stat.st_mtime_nsec, stat.st_ctime_nsec) = (0, 0);
         stat
     }
 
-    fn sight(first: &libc::stat64) -> SourceState {
+    fn sight(first: &Stat) -> SourceState {
         let sight = SourceState::new(false);
         sight.begin(first);
         sight

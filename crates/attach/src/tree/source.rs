@@ -18,7 +18,7 @@ use nectary_fuse::Errno;
 use super::descriptors::DescriptorTicket;
 use super::nodes::{TreeNode, TreeNodes};
 use super::sight::{FileChange, SourceState};
-use super::sys;
+use super::sys::{self, Stat};
 
 /// A file in the cache.
 pub struct CachedFile {
@@ -79,7 +79,7 @@ impl FileSource {
     }
 
     /// The current attributes of the file.
-    fn stat(&self) -> Result<libc::stat64, Errno> {
+    fn stat(&self) -> Result<Stat, Errno> {
         let (nodes, node) = self.owners()?;
         sys::stat(&*nodes.descriptor(&node)?)
     }
@@ -143,7 +143,7 @@ impl FileSource {
 
     /// Examines the file; if others have changed it, its bytes in memory are dropped. `found` are attributes that were
     /// read before; the current ones are returned.
-    pub fn look(&self, found: Option<&libc::stat64>) -> Result<libc::stat64, Errno> {
+    pub fn look(&self, found: Option<&Stat>) -> Result<Stat, Errno> {
         self.sight.look(found, || self.stat(), |offset, length| self.invalidate(offset, length))
     }
 

@@ -10,6 +10,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::SeekFrom;
+
 use super::{holder, sys};
 use crate::device::SECTOR_BYTES;
 use crate::error::{DeviceErrorKind, DeviceOperation, Error};
@@ -179,7 +181,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
         let detail = format!("its sectors have {block_bytes} bytes; 512 to 4096 are supported");
         return Err(fail(DeviceErrorKind::Unsupported, detail));
     }
-    let size_bytes = sys::seek(&file, 0, libc::SEEK_END).map_err(os)?;
+    let size_bytes = sys::seek(&file, SeekFrom::End(0)).map_err(os)?;
     let size_bytes = size_bytes - size_bytes % u64::from(block_bytes);
     Ok(BackingFile { file, size_bytes, exact_bytes: size_bytes, block_bytes, direct, in_memory: false })
 }

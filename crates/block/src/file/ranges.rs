@@ -7,6 +7,8 @@
 
 use std::sync::atomic::Ordering;
 
+use rustix::fs::SeekFrom;
+
 use super::open;
 use super::sys;
 use super::transfer::SharedFileState;
@@ -92,7 +94,7 @@ pub(super) fn allocation(shared: &SharedFileState, offset: u64, length: u64) -> 
     let exact = shared.exact_bytes.load(Ordering::Acquire);
     let mut list = ExtentList::new(offset, length);
     while position < end && !list.is_full() {
-        let data = match sys::seek(&shared.file, position, libc::SEEK_DATA) {
+        let data = match sys::seek(&shared.file, SeekFrom::Data(position)) {
             Ok(data) => data,
             // From this position on, the file has no data.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
@@ -102,7 +104,7 @@ pub(super) fn allocation(shared: &SharedFileState, offset: u64, length: u64) -> 
         if data >= end {
             break;
         }
-        let hole = match sys::seek(&shared.file, data, libc::SEEK_HOLE) {
+        let hole = match sys::seek(&shared.file, SeekFrom::Hole(data)) {
             Ok(hole) => hole,
             Err(error) if is_unsupported(&error) || error.raw_os_error() == Some(libc::ENXIO) => end,
             Err(error) => return Err(failed(error)),
@@ -122,7 +124,7 @@ pub(super) fn grow(shared: &SharedFileState, is_disk: bool, size_bytes: u64) -> 
         return Ok(());
     }
     if is_disk {
-        let found = sys::seek(&shared.file, 0, libc::SEEK_END).map_err(failed)?;
+        let found = sys::seek(&shared.file, SeekFrom::End(0)).map_err(failed)?;
         if found < size_bytes {
             let detail = format!("the disk has {found} bytes and cannot be made larger from here");
             return Err(

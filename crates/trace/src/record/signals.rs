@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, WaitOptions};
+
 /// The signals that usually end a program, and the one for ended children.
 const TAKEN: [i32; 7] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGCHLD];
@@ -114,25 +116,24 @@ impl Drop for SignalReceiver {
 
 /// Sends a signal to a child that has not been reaped.
 pub(super) fn send(child: u32, signal: i32) {
-    // SAFETY: the arguments are numbers.
-    unsafe { libc::kill(child as i32, signal) };
+    if let (Some(child), Some(signal)) = (Pid::from_raw(child as i32), Signal::from_named_raw(signal)) {
+        let _ = rustix::process::kill_process(child, signal);
+    }
 }
 
 /// Sets whether this process becomes the parent of descendants whose own parents have ended.
 pub(super) fn adopt_orphans(is_wanted: bool) -> io::Result<()> {
-    // SAFETY: the arguments are numbers.
-    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_wanted), 0, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    // To the kernel, any process means "yes".
+    Ok(rustix::process::set_child_subreaper(is_wanted.then_some(Pid::INIT))?)
 }
 
 /// Reaps an ended child: `child`, or any child if `child` is 0. Returns its process id and its status as `wait` reports
 /// it.
 pub(super) fn reap(child: u32) -> Option<(u32, i32)> {
-    let mut status = 0;
-    let which = if child == 0 { -1 } else { child as i32 };
-    // SAFETY: `status` outlives the call.
-    let pid = unsafe { libc::waitpid(which, &raw mut status, libc::WNOHANG) };
-    (pid > 0).then_some((pid as u32, status))
+    let ended = match Pid::from_raw(child as i32) {
+        Some(child) => rustix::process::waitpid(Some(child), WaitOptions::NOHANG),
+        None => rustix::process::wait(WaitOptions::NOHANG),
+    };
+    let (pid, status) = ended.ok()??;
+    Some((pid.as_raw_nonzero().get() as u32, status.as_raw()))
 }

@@ -7,6 +7,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+
 /// A call that waits for the recorder's answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeccompNotification {
@@ -61,8 +64,7 @@ pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedF
     };
     match either() {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            // SAFETY: the arguments are numbers.
-            check(i64::from(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }))?;
+            rustix::thread::set_no_new_privs(true)?;
             either()
         }
         result => result,
@@ -117,34 +119,29 @@ pub(super) fn proceed(listener: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
 
 /// Opens a handle on a process.
 pub(super) fn open_process(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the arguments are numbers.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+    open_pid(pid, PidfdFlags::empty())
 }
 
 /// Opens a handle on a thread; needs Linux 6.9.
 pub(super) fn open_thread(thread: u32) -> io::Result<OwnedFd> {
-    const PIDFD_THREAD: i32 = libc::O_EXCL;
-    // SAFETY: the arguments are numbers.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })
+    const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
+    open_pid(thread, PidfdFlags::from_bits_retain(PIDFD_THREAD))
+}
+
+fn open_pid(pid: u32, flags: PidfdFlags) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, flags)?)
 }
 
 /// Duplicates the descriptor `fd` of another process into this process. The file position is shared.
 pub(super) fn borrow_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the arguments are numbers.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
+    Ok(rustix::process::pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?)
 }
 
 /// The state of an open file.
 pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<FileStatus> {
-    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
-    // SAFETY: all zeroes is a valid value of this struct of numbers.
-    let mut raw: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a constant that ends with a null byte, and the struct outlives the call.
-    let result = unsafe {
-        let how = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-        libc::statx(fd.as_raw_fd(), c"".as_ptr(), how, mask, &raw mut raw)
-    };
-    check(i64::from(result))?;
+    let mask = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::SIZE | StatxFlags::BTIME;
+    let raw = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, mask)?;
     let kind = u32::from(raw.stx_mode) & libc::S_IFMT;
     let is_block_device = kind == libc::S_IFBLK;
     let (major, minor) = match is_block_device {
@@ -152,7 +149,7 @@ pub(super) fn status(fd: BorrowedFd<'_>) -> io::Result<FileStatus> {
         false => (raw.stx_dev_major, raw.stx_dev_minor),
     };
     let born = &raw.stx_btime;
-    let has_born = raw.stx_mask & libc::STATX_BTIME != 0;
+    let has_born = raw.stx_mask & StatxFlags::BTIME.bits() != 0;
     Ok(FileStatus {
         is_regular: kind == libc::S_IFREG,
         is_block_device,
@@ -174,56 +171,38 @@ pub(super) fn device_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
 
 /// The offset at which the next read or write of an open file begins.
 pub(super) fn position(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    // SAFETY: the arguments are numbers; a distance of 0 moves nothing.
-    Ok(check(unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) })? as u64)
+    Ok(rustix::fs::tell(fd)?)
 }
 
 /// Whether all writes to an open file go to its end.
 pub(super) fn is_append(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: the arguments are numbers.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_APPEND != 0
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::APPEND))
 }
 
 /// The maximum number of bytes that a pipe holds, or that a non-blocking socket accepts at once; `None` for files
 /// without such a limit.
 pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
-    // SAFETY: the arguments are numbers.
-    let (pipe, flags) =
-        unsafe { (libc::fcntl(fd.as_raw_fd(), libc::F_GETPIPE_SZ), libc::fcntl(fd.as_raw_fd(), libc::F_GETFL)) };
-    if pipe >= 0 {
+    if let Ok(pipe) = rustix::pipe::fcntl_getpipe_size(fd) {
         return Some(pipe as u64);
     }
-    let (mut bytes, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_SNDBUF);
-    // SAFETY: the kernel writes at most `length` bytes to a number that outlives the call.
-    let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut bytes).cast::<libc::c_void>(), &raw mut length)
-    };
-    (result == 0 && flags >= 0 && flags & libc::O_NONBLOCK != 0).then_some(bytes as u64)
+    let is_nonblocking = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+    let bytes = rustix::net::sockopt::socket_send_buffer_size(fd).ok()?;
+    is_nonblocking.then_some(bytes as u64)
 }
 
 /// The number of bytes that wait in a pipe or socket.
 pub(super) fn waiting_bytes(fd: BorrowedFd<'_>) -> u64 {
-    let mut bytes = 0_i32;
-    // SAFETY: the kernel writes to a number that outlives the call.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
-    if result < 0 { 0 } else { bytes as u64 }
+    rustix::io::ioctl_fionread(fd).unwrap_or(0)
 }
 
 /// The size of a page of memory. *Units*: bytes.
 pub(super) fn page_bytes() -> u64 {
-    // SAFETY: the arguments are numbers.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+    rustix::param::page_size() as u64
 }
 
 /// The kind of the file system that holds an open file.
 pub(super) fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
-    // SAFETY: all zeroes is a valid value of this struct of numbers.
-    let mut raw: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the struct outlives the call.
-    check(i64::from(unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut raw) }))?;
-    Ok(raw.f_type as i64)
+    Ok(rustix::fs::fstatfs(fd)?.f_type as i64)
 }
 
 /// Reads the memory of a process into `bytes`. *Returns* the number of bytes that could be read.

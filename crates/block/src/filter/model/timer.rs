@@ -6,10 +6,11 @@
 //! milliseconds.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
@@ -103,13 +104,8 @@ impl TimerPool {
 
 /// Makes a timer that is not set.
 fn new(runtime: Id) -> io::Result<KernelTimer> {
-    // SAFETY: the call takes no pointers.
-    let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call returned a new descriptor, which no other code owns.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
     // SAFETY: the `OwnedFd` keeps its descriptor open and the same until the `AsyncFd` is dropped with it.
     let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
     Ok(KernelTimer { descriptor, runtime })
@@ -117,22 +113,15 @@ fn new(runtime: Id) -> io::Result<KernelTimer> {
 
 /// Makes a timer fire once after `left`.
 fn set(timer: &AsyncFd<OwnedFd>, left: Duration) -> io::Result<()> {
-    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let value = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
-    let when = libc::itimerspec { it_interval: zero, it_value: value };
-    // SAFETY: one pointer is null, and the other is to a value that outlives the call.
-    if unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const when, std::ptr::null_mut()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    let when = Itimerspec { it_interval: zero, it_value: value };
+    rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &when)?;
     Ok(())
 }
 
 /// Reads the notice that a timer has fired.
 fn read(timer: &AsyncFd<OwnedFd>) -> io::Result<()> {
-    let mut count = 0u64;
-    // SAFETY: the pointer is to eight bytes that outlive the call.
-    match unsafe { libc::read(timer.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) } {
-        8 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    rustix::io::read(timer, &mut [0; size_of::<u64>()])?;
+    Ok(())
 }
