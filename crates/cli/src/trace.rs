@@ -139,11 +139,9 @@ fn convert(arguments: &ConvertArguments) -> Result<u8, CommandFailure> {
     Ok(GOOD)
 }
 
-/// Returns an identity for a new file, made from the random hash keys of the standard library.
+/// Returns a random identity for a new file.
 fn identity() -> [u8; 16] {
-    use std::hash::{BuildHasher, RandomState};
     let mut identity = [0; 16];
-    identity[..8].copy_from_slice(&RandomState::new().hash_one(1).to_le_bytes());
-    identity[8..].copy_from_slice(&RandomState::new().hash_one(2).to_le_bytes());
+    getrandom::fill(&mut identity).expect("the kernel has random numbers");
     identity
 }

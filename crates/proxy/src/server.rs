@@ -362,6 +362,5 @@ impl Drop for StopOnDrop {
 
 /// A number that distinguishes this proxy from others in `Via`. Other proxies are unlikely to have the same number.
 fn random() -> u32 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id()) as u32
+    getrandom::u32().expect("the kernel has random numbers")
 }

@@ -5,10 +5,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_block::format_size;
-use nectary_volume::client::random_id;
 use nectary_volume::format::{VolumeIdentity, VolumeLabel};
 use nectary_volume::journal::{self, FormatOptions};
-use nectary_volume::metadata;
+use nectary_volume::{metadata, random_id};
 
 use crate::arguments::VolumeFormatArguments;
 use crate::exit::{BUSY, CommandFailure, FAILED, GOOD, USAGE};
@@ -56,8 +55,8 @@ pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, CommandFailure
         lease_ms,
         drift_per_mille: DRIFT_PER_MILLE,
         force: true,
-        volume: VolumeIdentity(random_id()?),
-        hash_key: random_id()?,
+        volume: VolumeIdentity(random_id()),
+        hash_key: random_id(),
         created_s: now.as_secs(),
     };
     let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);

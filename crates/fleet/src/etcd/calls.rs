@@ -296,7 +296,5 @@ fn random_identity() -> u128 {
 
 /// A random number.
 pub(super) fn random_u64() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    // Each of these states has random keys of the system.
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+    getrandom::u64().expect("the kernel has random numbers")
 }

@@ -8,7 +8,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -510,7 +509,7 @@ async fn guarded<T>(work: impl Future<Output = Result<T, OrderFailure>>) -> Resu
 
 /// A random number from 0 to 1.
 fn chance() -> f64 {
-    let random = RandomState::new().hash_one(0_u8) >> 11;
+    let random = getrandom::u64().expect("the kernel has random numbers") >> 11;
     random as f64 / (1_u64 << 53) as f64
 }
 

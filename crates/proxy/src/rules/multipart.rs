@@ -3,7 +3,6 @@
 //! Owns: the text before, between and after the ranges: boundaries, and the headers of each part. *Source*: RFC 9110,
 //! 14.6; RFC 2046, 5.1.
 
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -63,5 +62,5 @@ impl MultipartBody {
 
 /// A number that clients cannot guess.
 fn random() -> u64 {
-    RandomState::new().hash_one(0)
+    getrandom::u64().expect("the kernel has random numbers")
 }

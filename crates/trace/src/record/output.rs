@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use flate2::Compression;
@@ -70,7 +70,7 @@ impl Write for TraceOutput {
 /// A random identity for a new file.
 pub(super) fn random_identity() -> io::Result<[u8; 16]> {
     let mut identity = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut identity)?;
+    getrandom::fill(&mut identity)?;
     Ok(identity)
 }
 

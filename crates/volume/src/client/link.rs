@@ -25,7 +25,6 @@ use super::error::Error;
 pub use crate::net::ServerAddress;
 use crate::net::{self, Stream};
 use crate::protocol::{RefusalCode, ServerRefusal, VERSIONS, VolumeMessage, versions_differ};
-use crate::simulated;
 use crate::tokens::RecallReason;
 use crate::wire::{FrameReader, MessageReadError, read_message, write_all};
 
@@ -42,20 +41,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const RENEWALS_OF_LEASE: u32 = 5;
 /// After this many renewals in a row without an answer, the other servers are greeted.
 const UNANSWERED_MAX: u32 = 2;
-
-/// Returns 16 random bytes.
-pub fn random_id() -> Result<[u8; 16], Error> {
-    const SOURCE: &str = "/proc/sys/kernel/random/uuid";
-    if let Some(id) = simulated::next_id() {
-        return Ok(id);
-    }
-    let text = std::fs::read_to_string(SOURCE).unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    match u128::from_str_radix(&digits, 16) {
-        Ok(number) if digits.len() == 32 => Ok(number.to_be_bytes()),
-        _ => Err(Error::Server { server: SOURCE.to_owned(), problem: "it has no random number".to_owned() }),
-    }
-}
 
 fn no_server(server: &ServerAddress, problem: impl ToString) -> Error {
     Error::Server { server: server.to_string(), problem: problem.to_string() }

@@ -64,12 +64,13 @@ pub use data::WritePosition;
 pub use error::Error;
 pub use given::GivenNames;
 pub use kernel::HostKernel;
-pub use link::{ServerAddress, random_id};
+pub use link::ServerAddress;
 pub use locks::FileLock;
 pub use names::{KeptAttributes, NewInode, SHOWN_MAX};
 pub use open::{FileView, OpenAccess, OpenFile};
 pub use wait_kinds::{LongWork, WaitKind};
 
+use crate::identity::random_id;
 use crate::origin;
 use crate::protocol::{FileId, GrantedSpace, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer};
 use accesses::UnreportedAccesses;
@@ -138,7 +139,7 @@ impl VolumeClient {
         options: ClientOptions,
         kernel: Arc<dyn HostKernel>,
     ) -> Result<VolumeClient, Error> {
-        let incarnation = random_id()?;
+        let incarnation = random_id();
         // The lock is taken before the server learns of the session: where it is not held, the process has ended.
         let origin = origin::hold(&device, incarnation).await;
         let (session, events) = match ClientSession::begin(options, (incarnation, origin)).await {

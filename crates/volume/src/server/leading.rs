@@ -8,7 +8,7 @@ use nectary_host::log::{LogLevel, write as log_line};
 
 use super::request::wall_ns;
 use super::{ServerError, ServerOptions};
-use crate::client::random_id;
+use crate::identity::random_id;
 use crate::journal::{LeaderJournal, StartOptions};
 use crate::metadata::{MetadataImage, SET_ASIDE};
 use crate::origin::ProcessOrigin;
@@ -23,7 +23,7 @@ pub(super) struct NewLeader {
 
 /// Becomes leader.
 pub(super) async fn lead(device: SharedDevice, options: &ServerOptions) -> Result<NewLeader, ServerError> {
-    let incarnation = random_id()?;
+    let incarnation = random_id();
     let start = StartOptions {
         server: options.number,
         host: options.host.clone(),

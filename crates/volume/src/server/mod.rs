@@ -85,9 +85,6 @@ pub enum ServerError {
     /// The records contradict each other.
     #[error(transparent)]
     Records(#[from] ServerRefusal),
-    /// The machine does not provide what the server needs.
-    #[error(transparent)]
-    Machine(#[from] crate::client::Error),
     /// The server cannot listen on an address.
     #[error("{address}: {source}")]
     Listen {

@@ -70,7 +70,7 @@ const KIND_MARK: u16 = 7;
 /// Makes the random identity of a new recording.
 pub(super) fn random_identity() -> io::Result<[u8; 16]> {
     let mut identity = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut identity)?;
+    getrandom::fill(&mut identity)?;
     Ok(identity)
 }
 
