@@ -68,6 +68,35 @@ impl MemoryBudget {
     }
 }
 
+/// The budget of a writer's span, and the size of its tables at the last division.
+pub(super) struct MemoryDivision {
+    bytes: u64,
+    objects_bytes_max: Option<u64>,
+    /// The size of the index and other tables when the memory tier's capacity was last set, in bytes.
+    index_bytes: u64,
+}
+
+impl MemoryDivision {
+    pub fn new(bytes: u64, objects_bytes_max: Option<u64>) -> MemoryDivision {
+        MemoryDivision { bytes, objects_bytes_max, index_bytes: 0 }
+    }
+
+    /// The whole budget, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Notes the size of the tables; returns whether it differs from the one at the last division.
+    pub fn is_changed(&mut self, index_bytes: u64) -> bool {
+        std::mem::replace(&mut self.index_bytes, index_bytes) != index_bytes
+    }
+
+    /// Divides the budget, of which `tables_bytes` are used.
+    pub fn divide(&self, tables_bytes: u64, layout: &SpanLayout, reinserts: bool) -> MemoryBudget {
+        MemoryBudget::of(self.bytes, tables_bytes, layout, reinserts).with_objects_bytes_max(self.objects_bytes_max)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

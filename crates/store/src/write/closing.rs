@@ -4,13 +4,36 @@
 
 use std::sync::atomic::Ordering;
 
-use futures_util::stream::StreamExt;
-
 use super::{MembershipChange, SpanWriter};
 use crate::checkpoint::write_checkpoint;
 use crate::error::Error;
 use crate::planted::{Bug, planted};
 use crate::recover::{SpanMembership, StateSlot, write_state};
+
+/// The state slot of a span as it was last written, and the changes that are to be recorded.
+pub(super) struct MembershipWrites {
+    /// The number of the last written state slot.
+    open_count: u64,
+    /// The membership in it.
+    membership: SpanMembership,
+    changes: Vec<MembershipChange>,
+}
+
+impl MembershipWrites {
+    pub fn new(open_count: u64, membership: SpanMembership) -> MembershipWrites {
+        MembershipWrites { open_count, membership, changes: Vec::new() }
+    }
+
+    /// Notes a change that is to be recorded.
+    pub fn ask(&mut self, change: MembershipChange) {
+        self.changes.push(change);
+    }
+
+    /// Takes the changes that are to be recorded.
+    pub fn changes(&mut self) -> Vec<MembershipChange> {
+        std::mem::take(&mut self.changes)
+    }
+}
 
 impl SpanWriter {
     /// Records which spans are present. The older slot is overwritten, so that the newest one survives a torn write.
@@ -18,13 +41,13 @@ impl SpanWriter {
         // A span that this change names counts as returning if this span's own last membership does not name it. The
         // store's last membership is not used for this, because this span may have missed the change in which the
         // other span returned.
-        let has_missed = change.membership.number > self.membership.number + 1;
-        let is_return =
-            change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
-        let since = if is_return { self.state.draw() } else { self.membership.since };
+        let has_missed = change.membership.number > self.members.membership.number + 1;
+        let is_return = change.membership.present & !self.members.membership.present != 0
+            && !(has_missed && planted(Bug::ReturnMissed));
+        let since = if is_return { self.state.draw() } else { self.members.membership.since };
         let membership = SpanMembership { since, ..change.membership };
         let stated = SpanMembership { since: if planted(Bug::ReturnNotRecorded) { 0 } else { since }, ..membership };
-        let state = StateSlot { open_count: self.open_count + 1, is_clean: false, membership: stated };
+        let state = StateSlot { open_count: self.members.open_count + 1, is_clean: false, membership: stated };
         let result = match self.state.stopped() {
             Some(_) => Err(self.state.stopped_error()),
             None => match write_state(&self.span.device, &self.span.layout, &state).await {
@@ -34,7 +57,7 @@ impl SpanWriter {
         };
         match &result {
             Ok(()) => {
-                (self.open_count, self.membership) = (state.open_count, membership);
+                (self.members.open_count, self.members.membership) = (state.open_count, membership);
                 self.state.progress.since.store(since, Ordering::Release);
             }
             Err(error) => self.fail(error),
@@ -47,22 +70,14 @@ impl SpanWriter {
         // Later puts are refused; objects that were accepted before are written.
         self.intake.queue.refuse_more();
         self.end_harvest().await;
-        self.names.shutdown().await;
-        if let Some(task) = self.warming.take() {
-            // The objects that warming up has not read yet go into the hot list.
-            self.checkpoints.warm_list.known().await;
-            task.abort();
-            let _ = task.await;
-        }
+        self.opening.end(&self.checkpoints.sources().warm_list).await;
         self.is_closing = true;
         loop {
             self.write_all().await;
             self.end_purging().await;
             self.end_flushing().await;
-            if let Some(task) = self.checkpoint.take() {
-                let _ = task.await;
-            }
-            self.end_hot().await;
+            self.checkpoints.end().await;
+            self.checkpoints.end_hot().await;
             // A flush that failed at the end is repaired, too.
             if self.state.stopped().is_some() || !self.trouble.is_on() {
                 break;
@@ -72,9 +87,10 @@ impl SpanWriter {
             return Err(self.state.stopped_error());
         }
         let last_sequence = self.last_sequence();
-        let number = self.checkpoint_number + 1;
-        write_checkpoint(&self.checkpoints, number, self.position, last_sequence, self.purge_end).await?;
-        let state = StateSlot { open_count: self.open_count, is_clean: true, membership: self.membership };
+        let (sources, number) = (self.checkpoints.sources(), self.checkpoints.next_number());
+        write_checkpoint(sources, number, self.appends.position, last_sequence, self.purges.end()).await?;
+        let state =
+            StateSlot { open_count: self.members.open_count, is_clean: true, membership: self.members.membership };
         write_state(&self.span.device, &self.span.layout, &state).await?;
         self.state.flush().await?;
         self.intake.stop("it was closed");
@@ -94,9 +110,9 @@ impl SpanWriter {
                 if let Err(error) = self.append().await {
                     self.in_trouble(&error);
                 }
-            } else if let Some(written) = self.in_flight.next().await {
+            } else if let Some(written) = self.appends.next_written().await {
                 self.complete(written).await;
-            } else if let Some(ended) = self.purging.join_next().await {
+            } else if let Some(ended) = self.purges.next_ended().await {
                 self.purges_written(ended);
             } else {
                 break;

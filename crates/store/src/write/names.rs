@@ -17,8 +17,8 @@ use crate::planted::{Bug, planted};
 impl SpanWriter {
     /// Starts reading names when `begin` resolves or is dropped.
     pub(super) fn read_names(&mut self, begin: oneshot::Receiver<()>) {
-        let (span, names, position) = (Arc::clone(&self.span), Arc::clone(&self.state.names), self.position);
-        self.names.spawn(async move {
+        let (span, names, position) = (Arc::clone(&self.span), Arc::clone(&self.state.names), self.appends.position);
+        self.opening.read_names(async move {
             let _ = begin.await;
             read_names(&span, &names, position).await;
         });

@@ -5,8 +5,6 @@
 
 use std::sync::Arc;
 
-use futures_util::stream::StreamExt;
-use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{SpanWriter, task};
@@ -33,7 +31,7 @@ const FORGOTTEN_AT_ONCE: usize = 1024;
 type Standing = (KeyHash, RecordLocation);
 
 /// The contents of a segment.
-pub(super) struct SegmentTables {
+struct SegmentTables {
     epoch: u64,
     standing: Vec<Standing>,
     /// Whether `standing` has all records of the segment.
@@ -55,10 +53,19 @@ fn forget(state: &SpanState, standing: &mut Vec<Standing>) -> u64 {
     removed as u64
 }
 
+/// The tasks that prepare the segments that are overwritten next.
+#[derive(Default)]
+pub(super) struct ReclaimAhead {
+    /// The task that reads the tables of the segment that is overwritten next.
+    tables: Option<AbortOnDropHandle<SegmentTables>>,
+    /// The task that re-inserts objects from the segments that are overwritten next.
+    harvest: Option<AbortOnDropHandle<()>>,
+}
+
 impl SpanWriter {
     /// Opens the next segment if the current one has no room for `bytes` more bytes.
     pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
-        if self.position.offset + bytes > self.span.layout.segment_bytes {
+        if self.appends.position.offset + bytes > self.span.layout.segment_bytes {
             self.open_next_segment().await?;
             self.read_tables_ahead();
             self.begin_harvest();
@@ -68,7 +75,7 @@ impl SpanWriter {
 
     pub(super) async fn open_next_segment(&mut self) -> Result<(), Error> {
         self.settle_cut().await?;
-        while let Some(written) = self.in_flight.next().await {
+        while let Some(written) = self.appends.next_written().await {
             self.complete(written).await;
         }
         if self.state.stopped().is_some() {
@@ -78,17 +85,17 @@ impl SpanWriter {
             // The caller tries again when these entries are back in the queue.
             return Ok(());
         }
-        let next = self.position.epoch + 1;
+        let next = self.appends.position.epoch + 1;
         let tables = self.tables_ahead(next).await;
         // The flush and the reclaiming both wait for the disk, but not for each other, so they run at the same time.
         let (flushed, ()) = tokio::join!(self.state.flush(), reclaim(&self.state, next, tables, self.sweeps()));
         flushed?;
         self.all_flushed();
-        self.flushed_at = Instant::now();
+        self.syncs.restart_interval();
         self.intake.begin_era(next);
         self.span.set_head(next);
         self.span.pace.opened(next);
-        self.position = LogPosition { epoch: next, offset: 0 };
+        self.appends.position = LogPosition { epoch: next, offset: 0 };
         self.retire_purges();
         Ok(())
     }
@@ -96,7 +103,7 @@ impl SpanWriter {
     /// Forgets purges that cannot affect any object any more.
     pub(super) fn retire_purges(&self) {
         self.intake.drop_purged_in_memory();
-        let tail = self.span.layout.tail(self.position.epoch);
+        let tail = self.span.layout.tail(self.appends.position.epoch);
         self.state.purges.retire(tail, self.puts.fills.generation_min());
     }
 
@@ -104,18 +111,18 @@ impl SpanWriter {
     pub(super) fn begin_harvest(&mut self) {
         // A running harvest looks for further due segments before it ends, so no second one is started.
         if self.rewriting.reinsert_percent == 0 {
-            let next = self.position.epoch + 1;
+            let next = self.appends.position.epoch + 1;
             if let Some(old) = next.checked_sub(self.span.layout.segment_count).filter(|&old| old > 0) {
                 self.rewriting.keep_resident(old);
             }
-        } else if self.harvest.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
-            self.harvest = Some(task(harvest(Arc::clone(&self.rewriting))));
+        } else if self.reclaim.harvest.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
+            self.reclaim.harvest = Some(task(harvest(Arc::clone(&self.rewriting))));
         }
     }
 
     /// Aborts a running re-insertion.
     pub(super) async fn end_harvest(&mut self) {
-        if let Some(task) = self.harvest.take() {
+        if let Some(task) = self.reclaim.harvest.take() {
             task.abort();
             let _ = task.await;
         }
@@ -123,12 +130,12 @@ impl SpanWriter {
 
     /// Starts reading the tables of the segment that is overwritten next, so that they are known in time.
     pub(super) fn read_tables_ahead(&mut self) {
-        let old = (self.position.epoch + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
+        let old = (self.appends.position.epoch + 1).checked_sub(self.span.layout.segment_count).filter(|&old| old > 0);
         let Some(old) = old.filter(|_| !self.sweeps()) else { return };
         // A growing list allocates up to twice the size of its contents.
         let most = self.tables_bytes_max() as usize / (2 * size_of::<Standing>());
         let span = Arc::clone(&self.span);
-        self.tables = Some(task(async move {
+        self.reclaim.tables = Some(task(async move {
             let (mut standing, mut fits) = (Vec::new(), true);
             let is_whole = visit_standing(&span, old, |record| {
                 fits &= standing.len() < most;
@@ -143,14 +150,14 @@ impl SpanWriter {
 
     /// The tables of the segment that `epoch` will overwrite, if they were read ahead and are complete.
     async fn tables_ahead(&mut self, epoch: u64) -> Option<SegmentTables> {
-        let tables = self.tables.take()?.await.ok()?;
+        let tables = self.reclaim.tables.take()?.await.ok()?;
         let is_next = tables.epoch + self.span.layout.segment_count == epoch;
         Some(tables).filter(|tables| is_next && tables.is_whole)
     }
 
     /// The limit on the memory of tables that are read ahead, in bytes; 0 if none are read ahead.
     pub(super) fn tables_bytes_max(&self) -> u64 {
-        if self.sweeps() { 0 } else { self.memory_bytes / TABLES_SHARE }
+        if self.sweeps() { 0 } else { self.memory.bytes() / TABLES_SHARE }
     }
 
     /// Whether searching index and memory costs less than reading tables.

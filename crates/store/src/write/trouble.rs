@@ -22,7 +22,6 @@
 
 use std::time::Duration;
 
-use futures_util::stream::StreamExt;
 use nectary_block::{Buffer, CLEAR_LATCH, DeviceErrorKind as DeviceError, read, write};
 use tokio::time::Instant;
 
@@ -149,7 +148,7 @@ impl SpanWriter {
         if is_first {
             // A device without room can have room for the same place later, so no further segment is given up for it.
             let is_kept = append.offset == 0 && is_full(error);
-            self.position.offset = if is_kept { 0 } else { self.span.layout.segment_bytes };
+            self.appends.position.offset = if is_kept { 0 } else { self.span.layout.segment_bytes };
             self.trouble.is_set_aside |= !is_kept;
             if !is_kept {
                 Counters::add(&self.span.counters.segments_set_aside, 1);
@@ -231,7 +230,7 @@ impl SpanWriter {
     }
 
     async fn resume(&mut self) -> Result<(), Error> {
-        while let Some(written) = self.in_flight.next().await {
+        while let Some(written) = self.appends.next_written().await {
             self.complete(written).await;
         }
         let failed = std::mem::take(&mut self.trouble.failed);
@@ -241,7 +240,7 @@ impl SpanWriter {
                 let (last, generation) = self.intake.queue.put_back(failed, || self.state.draw());
                 // Who waits for an old sequence waits for the new ones.
                 self.trouble.held_sequence = last;
-                self.syncs_waiting.iter_mut().for_each(|(sequence, _)| *sequence = last);
+                self.syncs.wait_for(last);
                 generation
             }
         };
@@ -250,7 +249,7 @@ impl SpanWriter {
         }
         if self.trouble.is_set_aside {
             self.trouble.needs_checkpoint = true;
-            let aside_sequence = self.appended_sequence;
+            let aside_sequence = self.appends.started_sequence();
             self.open_next_segment().await?;
             self.trouble.is_set_aside = false;
             // The first append of an open states where the last crash cut the log, so it is no other sequence.
@@ -279,26 +278,18 @@ impl SpanWriter {
     /// Writes all remembered purges into a new cycle of the log.
     async fn log_purges_again(&mut self, through_span: bool) -> Result<(), Error> {
         self.end_purging().await;
-        let Some(mut log) = self.purge_log.take() else { return Err(self.state.stopped_error()) };
-        let span = through_span.then_some(&*self.span);
-        let result = log.compact(&self.state.purges, span).await;
-        if result.is_ok() {
-            self.purge_end = log.end();
-        }
-        self.purge_log = Some(log);
-        result
+        self.purges.log_again(&self.state, through_span.then_some(&*self.span)).await
     }
 
     /// After a failed flush: writes again what followed the last good one, and flushes.
     async fn rewrite_unflushed(&mut self) -> Result<(), Error> {
         self.end_flushing().await;
         self.end_purging().await;
-        if let Some(task) = self.checkpoint.as_mut() {
-            let ended = task.await;
+        if let Some(ended) = self.checkpoints.ended().await {
             // Its error is that of the flush.
             let _ = self.checkpoint_ended(ended);
         }
-        self.end_hot().await;
+        self.checkpoints.end_hot().await;
         // A device that does not latch does not know the option.
         let _ = self.span.device.set_option(CLEAR_LATCH.0, CLEAR_LATCH.1).await;
         let written = self.state.progress.written.load(std::sync::atomic::Ordering::Acquire);
