@@ -15,11 +15,12 @@
 mod answering;
 mod early;
 mod ending;
+mod grace;
 mod local;
 mod operating;
 mod storing;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,7 +30,6 @@ use nectary_host::log::LogLevel;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::batch::AppendBatch;
 use super::changing::{RequestedOperation, WaitingOperations};
 use super::connection::{ConnectionsState, ROLE_BULK, ROLE_CONTROL, ReplySender};
 use super::grants::{TokenQueue, WaitHistory, WaitingQuestion};
@@ -42,20 +42,21 @@ use super::proofs::SessionProofs;
 use super::pushes::SizePushes;
 use super::request::{HeldAnswer, OwnerRequest, ServerOverview, active, replaced, wall_ns};
 use super::room::JournalRoom;
-use super::waits::{InFlight, appended, ticking, until};
+use super::waits::{appended, ticking, until};
 use super::{ServerError, ServerOptions};
 use crate::format::{SessionRecord, SessionState, TableKind};
-use crate::journal::{DiskPulse, LeaderJournal};
+use crate::journal::DiskPulse;
 use crate::metadata::{AppendStamp, MetadataImage};
-use crate::planted::{Bug, planted};
 #[cfg(test)]
 use crate::protocol::MetadataOperation;
 use crate::protocol::{FileId, MetadataQuestion, ServerAnswer, ServerRefusal, VolumeMessage};
 use crate::tokens::SessionVerdict;
 use early::{EarlyAnswers, EarlyDefect, shows_names};
 use ending::is_about_siblings;
+use grace::RestartGrace;
 use local::{OfferedDirectories, UntoldLocals};
 use operating::FinishedOperation;
+use storing::OwnerJournal;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
@@ -69,26 +70,12 @@ const LEASE_AND_DRIFT: Duration = Duration::from_millis(SESSION_LEASE_MS as u64)
 /// The owner of a volume's metadata.
 pub(super) struct MetadataOwner {
     image: MetadataImage,
-    /// `None` while an append is in flight.
-    log: Option<LeaderJournal>,
-    in_flight: Option<InFlight>,
-    /// Answers that wait for the append in flight.
-    held: Vec<HeldAnswer>,
-    /// The transactions applied since the append in flight began; `next_held` has the answers that wait for them.
-    next: AppendBatch,
-    next_held: Vec<HeldAnswer>,
+    journal: OwnerJournal,
     room: JournalRoom,
-    /// The number of the last durable append.
-    sequence: u64,
     presence: LeaseRenewals,
     grants: TokenQueue,
     changing: WaitingOperations,
-    /// Sessions from before a restart of which this server has not heard yet: they may keep names and attributes.
-    unheard: BTreeSet<u64>,
-    /// Sessions for which this server waits no more, and since then no other one was served.
-    late: BTreeSet<u64>,
-    /// Questions that wait for them.
-    graced: Vec<WaitingQuestion>,
+    grace: RestartGrace,
     /// What sessions have done themselves and the disk has not stored.
     local: UntoldLocals,
     /// Directories that sessions may get.
@@ -129,28 +116,18 @@ impl MetadataOwner {
         let proofs = SessionProofs::new(device, image.sessions().into_iter().map(|(number, _)| number));
         let sessions = image.sessions().into_iter();
         let sessions = sessions.filter(|(_, session)| session.state == SessionState::Active);
-        let mut unheard: BTreeSet<u64> = sessions.map(|(number, _)| number).collect();
-        let grants = TokenQueue::new(log.epoch(), unheard.iter().copied());
-        let mut late = BTreeSet::new();
-        if planted(Bug::NamesInGrace) {
-            late.append(&mut unheard);
-        }
+        let active: Vec<u64> = sessions.map(|(number, _)| number).collect();
+        let grants = TokenQueue::new(log.epoch(), active.iter().copied());
+        let grace = RestartGrace::of(active.into_iter());
         let overview = ServerOverview { epoch: log.epoch(), ..ServerOverview::default() };
         let mut owner = MetadataOwner {
             image,
-            log: Some(log),
-            in_flight: None,
-            held: Vec::new(),
-            next: AppendBatch::default(),
-            next_held: Vec::new(),
+            journal: OwnerJournal::new(log, sequence),
             room: JournalRoom::default(),
-            sequence,
             presence: LeaseRenewals::default(),
             grants,
             changing: WaitingOperations::default(),
-            unheard,
-            late,
-            graced: Vec::new(),
+            grace,
             local: UntoldLocals::default(),
             offered: Vec::new(),
             behind: HashMap::new(),
@@ -208,7 +185,7 @@ impl MetadataOwner {
         let waiting = self.grants.waiting().chain(self.locking.waiting()).chain(self.pushes.waiting());
         let waiting = waiting.chain(self.changing.waiting());
         waiting.for_each(|(subject, inode, reply)| collected.request(subject, inode, reply));
-        let storing = self.held.iter().chain(&self.next_held).filter_map(HeldAnswer::reply);
+        let storing = self.journal.held.iter().chain(&self.journal.next_held).filter_map(HeldAnswer::reply);
         let behind = self.behind.values().flatten().map(|done| &done.reply);
         storing.chain(behind).for_each(|reply| collected.request(WaitSubject::Storing, 0, reply));
         self.grants.asked().for_each(|(session, inode, age)| collected.add(WaitSubject::Asked, session, inode, age));
@@ -233,15 +210,15 @@ impl MetadataOwner {
         loop {
             tokio::select! {
                 biased;
-                (log, result) = appended(&mut self.in_flight) => self.settle(log, result)?,
-                Some(request) = requests.recv(), if !self.next.is_full() => {
+                (log, result) = appended(&mut self.journal.in_flight) => self.settle(log, result)?,
+                Some(request) = requests.recv(), if !self.journal.next.is_full() => {
                     self.apply(request);
-                    while !self.next.is_full() && let Ok(request) = requests.try_recv() {
+                    while !self.journal.next.is_full() && let Ok(request) = requests.try_recv() {
                         self.apply(request);
                     }
                 }
                 () = until(self.grants.wake_at()) => self.grants.wake(),
-                () = until(self.next.due_at()), if self.in_flight.is_none() => {}
+                () = until(self.journal.next.due_at()), if self.journal.in_flight.is_none() => {}
                 gone = self.proofs.gone() => self.confirm_gone(&gone, "a lock on the disk says so"),
                 _ = ticks.tick() => {
                     self.look_for_gone();
@@ -259,12 +236,12 @@ impl MetadataOwner {
         }
         // Everything that was applied is stored before the server ends; clients without an answer repeat their requests
         // to the next server.
-        while self.in_flight.is_some() || !self.next.is_empty() {
+        while self.journal.in_flight.is_some() || !self.journal.next.is_empty() {
             self.begin_append()?;
-            let (log, result) = appended(&mut self.in_flight).await;
+            let (log, result) = appended(&mut self.journal.in_flight).await;
             self.settle(log, result)?;
         }
-        match self.log.take() {
+        match self.journal.log.take() {
             Some(log) => Ok(log.resign().await?),
             None => Ok(()),
         }
@@ -273,7 +250,7 @@ impl MetadataOwner {
     fn stamp(&self) -> AppendStamp {
         // The append in flight and the next one may be split. While the server is idle, `drained_to` is the number of
         // its last append plus `APPENDS_MAX`, so blocks that are freed from now on must get a later number.
-        let sequence = self.sequence + APPENDS_MAX + 1;
+        let sequence = self.journal.sequence + APPENDS_MAX + 1;
         AppendStamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
     }
 
@@ -305,9 +282,9 @@ impl MetadataOwner {
                 let looking =
                     WaitingQuestion { session, question, reply, is_graced: true, waited: WaitHistory::default() };
                 // A session may still repeat what its programs were told is done.
-                let is_graced = !self.unheard.is_empty() && !self.early.has(EarlyDefect::QuestionsUngraced);
+                let is_graced = self.grace.is_on() && !self.early.has(EarlyDefect::QuestionsUngraced);
                 match is_graced && shows_names(&looking.question) {
-                    true => self.graced.push(looking),
+                    true => self.grace.keep(looking),
                     false => {
                         self.note_served(session);
                         self.ask(looking);
@@ -344,7 +321,7 @@ impl MetadataOwner {
             },
             OwnerRequest::Begin { session, connection, reply } => {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
-                    self.next.push(transaction);
+                    self.journal.next.push(transaction);
                     self.newest.greet(number, ROLE_BULK, connection);
                     number
                 });
@@ -366,8 +343,7 @@ impl MetadataOwner {
                 if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
                     self.evict(wrong, "it holds a token that another session holds, too");
                 }
-                self.unheard.remove(&session);
-                self.late.remove(&session);
+                self.grace.end_for(session);
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
                 self.hold(HeldAnswer::Call(reply, said.map(|()| ServerAnswer::Done)));
             }
@@ -377,7 +353,7 @@ impl MetadataOwner {
                 // Replies are forgotten at once, because ticks are delayed while requests arrive. An error occurs again
                 // at the next tick and ends the server.
                 if let Ok(transactions) = self.image.forget() {
-                    self.next.extend(transactions);
+                    self.journal.next.extend(transactions);
                 }
             }
             OwnerRequest::Left { session, role, connection } => {
@@ -446,9 +422,9 @@ impl MetadataOwner {
             told.iter().for_each(|(watcher, message)| self.grants.tell(*watcher, message));
         }
         if self.started.elapsed() > LEASE_AND_DRIFT {
-            self.late.append(&mut self.unheard);
+            self.grace.wait_no_more();
         }
-        if !self.unheard.is_empty() {
+        if self.grace.is_on() {
             return;
         }
         for asked in self.changing.end_grace() {
@@ -456,16 +432,15 @@ impl MetadataOwner {
             self.begin_operation(asked);
             self.do_those_behind(session);
         }
-        for looking in std::mem::take(&mut self.graced) {
+        for looking in self.grace.questions() {
             self.note_served(looking.session);
             self.ask(looking);
         }
     }
 
-    /// Notes that a session is shown something, or changes something: other ones that are late cannot repeat any more what
-    /// their programs were told is done.
+    /// As [`RestartGrace::note_served`].
     fn note_served(&mut self, session: u64) {
-        self.late.retain(|late| *late == session || planted(Bug::NamesInGrace));
+        self.grace.note_served(session);
     }
 
     /// Ends sessions that others wait for and whose clients no longer answer programs.
@@ -495,7 +470,7 @@ impl MetadataOwner {
         let host = host.map_or_else(String::new, |(_, session)| session.host);
         let words = format!("session {session} of host {host} is ended: {why}");
         match self.image.evict_session(session, wall_ns()) {
-            Ok(transaction) => self.next.push(transaction),
+            Ok(transaction) => self.journal.next.push(transaction),
             // The session is over already.
             Err(_) => return,
         }
@@ -507,8 +482,7 @@ impl MetadataOwner {
     }
 
     fn forget(&mut self, session: u64) {
-        self.unheard.remove(&session);
-        self.late.remove(&session);
+        self.grace.end_for(session);
         self.early.forget(session);
         self.behind.remove(&session);
         self.local.forget(session);
@@ -530,7 +504,7 @@ impl MetadataOwner {
     fn end(&mut self, session: u64) -> Result<u64, ServerRefusal> {
         let transaction = self.image.end_session(session)?;
         self.forget(session);
-        self.next.push(transaction);
+        self.journal.next.push(transaction);
         Ok(session)
     }
 }

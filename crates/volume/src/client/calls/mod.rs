@@ -9,9 +9,10 @@ mod keeping;
 mod local;
 mod options;
 mod refusals;
+mod renewals;
 mod unstored;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,6 +34,7 @@ use local::LocalNames;
 pub(super) use local::{LocalOutcome, NUMBERS_WANTED, is_of_write};
 pub use options::ClientOptions;
 use refusals::{CallRefusals, RefusedCall};
+use renewals::ToldRenewals;
 use unstored::UnstoredOperations;
 
 /// The maximum number of calls of each kind without an answer; the sum is below the protocol's bound for a connection.
@@ -47,14 +49,10 @@ const LOOKS_MAX: usize = 48;
 const TOKENS_MAX: usize = 48;
 const RESTART_MAX: usize = 8;
 const LOCKS_MAX: usize = 40;
-/// After this many answered operations, the server is told that it may delete their replies.
-const ACKNOWLEDGE_AFTER: u64 = 128;
 /// The part of a lease in which I/O may begin, counted from when the last answered renewal was sent.
 const IO_OF_LEASE: (u32, u32) = (6, 10);
 /// The maximum number of operations whose acknowledgement the server has not confirmed: the protocol's bound.
 const UNACKNOWLEDGED_MAX: u64 = 1024;
-/// The maximum number of unanswered renewals that are remembered.
-const TOLD_MAX: usize = 64;
 
 /// The server's answer to the greeting.
 #[derive(Debug, Clone, Copy)]
@@ -181,10 +179,7 @@ pub(super) struct SessionCalls {
     pub local: LocalNames,
     /// The numbers of operations without an answer, or not known to be durable.
     pub open_numbers: BTreeSet<u64>,
-    told_acknowledged: u64,
-    /// Unanswered renewals: the time at which each was sent, and the acknowledgement that it contained.
-    told: VecDeque<(u64, u64)>,
-    heard_acknowledged: u64,
+    renewals: ToldRenewals,
     pub drained: u64,
     /// The queue of frames to the bulk connection, while there is one.
     pub bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
@@ -205,7 +200,7 @@ impl SessionCalls {
 
     /// Whether the server can store the reply of one more operation.
     pub fn has_room(&self) -> bool {
-        self.next_number <= self.heard_acknowledged + UNACKNOWLEDGED_MAX
+        self.next_number <= self.renewals.heard_acknowledged() + UNACKNOWLEDGED_MAX
     }
 }
 
@@ -352,7 +347,7 @@ impl SharedSession {
 
     /// Returns how long the oldest renewal without an answer has waited. *Units*: nanoseconds.
     pub fn unanswered_ns(&self) -> u64 {
-        let oldest = self.state().told.front().map(|(sent_ns, _)| *sent_ns);
+        let oldest = self.state().renewals.oldest_sent_ns();
         oldest.map_or(0, |sent_ns| self.elapsed_ns().saturating_sub(sent_ns))
     }
 
@@ -366,7 +361,7 @@ impl SharedSession {
 
     /// Forgets renewals that were sent on a connection that is lost.
     pub fn forget_renewals(&self) {
-        self.state().told.clear();
+        self.state().renewals.forget_unanswered();
     }
 
     /// Whether the lease allows I/O to begin.
@@ -486,7 +481,7 @@ impl SharedSession {
         }
         let Some(mut waiting) = state.waiting.remove(&request) else {
             state.repeated(request);
-            if state.acknowledged() >= state.told_acknowledged + ACKNOWLEDGE_AFTER {
+            if state.renewals.is_due(state.acknowledged()) {
                 self.nudge.notify_one();
             }
             drop(state);
@@ -505,7 +500,7 @@ impl SharedSession {
                 }
                 state.open_numbers.remove(&number);
                 state.figures.operations += 1;
-                if state.acknowledged() >= state.told_acknowledged + ACKNOWLEDGE_AFTER {
+                if state.renewals.is_due(state.acknowledged()) {
                     self.nudge.notify_one();
                 }
             }
@@ -520,23 +515,14 @@ impl SharedSession {
     /// Returns the number for the renewal sent at this time: operations up to it are acknowledged.
     pub fn acknowledge(&self, sent_ns: u64) -> u64 {
         let mut state = self.state();
-        state.told_acknowledged = state.acknowledged();
-        if state.told.len() >= TOLD_MAX {
-            state.told.pop_front();
-        }
-        let told = (sent_ns, state.told_acknowledged);
-        state.told.push_back(told);
-        told.1
+        let acknowledged = state.acknowledged();
+        state.renewals.tell(sent_ns, acknowledged);
+        acknowledged
     }
 
     /// Notes that the server received the renewal that was sent at this time.
     pub fn heard(&self, sent_ns: u64) {
-        let mut state = self.state();
-        while state.told.front().is_some_and(|(sent, _)| *sent <= sent_ns)
-            && let Some((_, acknowledged)) = state.told.pop_front()
-        {
-            state.heard_acknowledged = state.heard_acknowledged.max(acknowledged);
-        }
+        self.state().renewals.hear(sent_ns);
     }
 
     /// Returns the sequence of an append of the journal. Blocks that it or an earlier append freed are in no cached map.

@@ -55,7 +55,7 @@ impl MetadataOwner {
             _ => Some(looking),
         };
         let answer = answer.map(|asked| {
-            self.next.extend(asked.transaction);
+            self.journal.next.extend(asked.transaction);
             asked.answer
         });
         if let Some(WaitingQuestion { session, question, reply, .. }) = looking {

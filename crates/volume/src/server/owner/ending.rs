@@ -48,7 +48,7 @@ impl MetadataOwner {
                 let gone = confirmed(session, &siblings, &self.image.sessions())?;
                 self.confirm_gone(&gone, &format!("session {session} of the same host says so"));
             }
-            _ => self.next.push(self.image.set_unproven(session)?),
+            _ => self.journal.next.push(self.image.set_unproven(session)?),
         }
         Ok(ServerAnswer::Done)
     }
@@ -206,7 +206,7 @@ mod tests {
             owner.end(owner.image.sessions().last().expect("it is there").0).expect("it ends");
             let session = SessionRecord { incarnation: [incarnation; 16], boot, ..model };
             let (number, transaction) = owner.image.begin_session(&session).expect("it begins");
-            owner.next.push(transaction);
+            owner.journal.next.push(transaction);
             number
         };
         let (teller, killed, elsewhere) = (begin_at(1, 5), begin_at(2, 5), begin_at(3, 6));

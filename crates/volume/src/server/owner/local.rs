@@ -100,7 +100,7 @@ impl MetadataOwner {
         let stamp = AppendStamp { now_ns, ..self.stamp() };
         let (answer, transaction) = self.image.operate_local(stamp, session, number, operation);
         self.grants.end_change(&change.tokens);
-        self.next.extend(transaction);
+        self.journal.next.extend(transaction);
         let answer = answer.map_err(|failure| failure.to_string())?;
         let mut inodes = change.inodes();
         inodes.extend(made);
@@ -119,7 +119,7 @@ impl MetadataOwner {
     /// changed there is durable or their own. Nothing that could be asked again now waits.
     pub(super) fn give_offered(&mut self) {
         for OfferedDirectories { session, changed, made } in std::mem::take(&mut self.offered) {
-            if !self.unheard.is_empty() || self.image.is_active(session).is_err() {
+            if self.grace.is_on() || self.image.is_active(session).is_err() {
                 continue;
             }
             for directory in &changed {
@@ -137,8 +137,8 @@ impl MetadataOwner {
 
     /// Keeps room for what sessions may make themselves, or repeat after a restart.
     pub(super) fn keep_room(&mut self) {
-        let unheard = (self.unheard.len() + self.late.len()) as u64;
+        let unheard = self.grace.repeating() as u64;
         let in_hand = self.grants.locals().in_hand() + unheard * REPEATED_MAX;
-        self.image.keep_room_for(in_hand, !self.unheard.is_empty());
+        self.image.keep_room_for(in_hand, self.grace.is_on());
     }
 }

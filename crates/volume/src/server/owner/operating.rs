@@ -50,7 +50,7 @@ impl MetadataOwner {
         if let AnswerTerms::Local { now_ns } = asked.terms {
             return self.do_local(asked, now_ns);
         }
-        if asked.is_graced() && !self.unheard.is_empty() && !self.early.has(EarlyDefect::GraceIgnored) {
+        if asked.is_graced() && self.grace.is_on() && !self.early.has(EarlyDefect::GraceIgnored) {
             return self.changing.wait_for_grace(asked);
         }
         self.note_served(asked.session);
@@ -210,7 +210,7 @@ impl MetadataOwner {
             operation = MetadataOperation::ReturnSpace { extents: Vec::new() };
         }
         // Once others may have been shown something, it is too late.
-        let is_in_time = self.unheard.contains(&session) || self.late.contains(&session);
+        let is_in_time = self.grace.may_repeat(session);
         if !is_in_time && !self.early.has(EarlyDefect::RepeatedLate) {
             self.evict(session, "changes that another server had answered came too late to be repeated");
         } else {
@@ -218,7 +218,7 @@ impl MetadataOwner {
             let now_ns = if self.early.has(EarlyDefect::OtherTime) { self.stamp().now_ns } else { now_ns };
             let stamp = AppendStamp { now_ns, ..self.stamp() };
             let (answer, transaction) = self.image.operate_again(stamp, session, number, &operation);
-            self.next.extend(transaction);
+            self.journal.next.extend(transaction);
             if answer.is_ok() || self.early.has(EarlyDefect::ResultIgnored) {
                 if let Ok(ServerAnswer::Attributes(made)) = &answer {
                     inodes.push(made.number);
@@ -251,7 +251,7 @@ impl MetadataOwner {
             }
             Ordering::Equal => {
                 let (answer, transaction) = self.image.operate(stamp, session, number, operation);
-                self.next.extend(transaction);
+                self.journal.next.extend(transaction);
                 self.note_shortage(answer.as_ref().err());
                 answer
             }

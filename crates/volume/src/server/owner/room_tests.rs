@@ -110,7 +110,7 @@ impl ServerLife {
                     return (file, at);
                 }
             };
-            self.owner.next.extend(asked.transaction);
+            self.owner.journal.next.extend(asked.transaction);
             let ServerAnswer::Space(granted) = asked.answer else { panic!("no space") };
             let mut extents = Vec::new();
             for granted in granted {
@@ -146,10 +146,10 @@ impl ServerLife {
 async fn settle_all(owner: &mut MetadataOwner) -> Result<(), ServerError> {
     loop {
         owner.begin_append()?;
-        if owner.in_flight.is_none() {
+        if owner.journal.in_flight.is_none() {
             return Ok(());
         }
-        let (log, result) = appended(&mut owner.in_flight).await;
+        let (log, result) = appended(&mut owner.journal.in_flight).await;
         owner.settle(log, result)?;
     }
 }
@@ -357,7 +357,7 @@ impl ServerLife {
     fn numbers(&mut self, session: u64) -> Option<u64> {
         let asked =
             self.owner.image.ask(self.owner.stamp(), session, &MetadataQuestion::Numbers { count: 512 }).ok()?;
-        self.owner.next.extend(asked.transaction);
+        self.owner.journal.next.extend(asked.transaction);
         let ServerAnswer::Numbers { first, count } = asked.answer else { panic!("{:?}", asked.answer) };
         self.owner.grants.locals().add_numbers(session, first..first + u64::from(count));
         self.owner.keep_room();
@@ -381,7 +381,7 @@ impl ServerLife {
         };
         let (number, stamp) = (self.owner.image.next_number(session), self.owner.stamp());
         let (done, transaction) = self.owner.image.operate_local(stamp, session, number, &operation);
-        self.owner.next.extend(transaction);
+        self.owner.journal.next.extend(transaction);
         self.owner.keep_room();
         done
     }

@@ -81,7 +81,7 @@ pub(super) fn begin(owner: &mut MetadataOwner, incarnation: u8) -> u64 {
         host: "h".to_owned(),
     };
     let (number, transaction) = owner.image.begin_session(&session).expect("it begins");
-    owner.next.push(transaction);
+    owner.journal.next.push(transaction);
     number
 }
 
@@ -94,7 +94,7 @@ pub(super) fn operate(owner: &mut MetadataOwner, session: u64, operation: Metada
 pub(super) fn ask(owner: &mut MetadataOwner, session: u64, question: &MetadataQuestion) -> ServerAnswer {
     let stamp = owner.stamp();
     let asked = owner.image.ask(stamp, session, question).expect("it is answered");
-    owner.next.extend(asked.transaction);
+    owner.journal.next.extend(asked.transaction);
     asked.answer
 }
 
@@ -102,10 +102,10 @@ pub(super) fn ask(owner: &mut MetadataOwner, session: u64, question: &MetadataQu
 pub(super) async fn settle(owner: &mut MetadataOwner) {
     loop {
         owner.begin_append().expect("it is stored");
-        if owner.in_flight.is_none() {
+        if owner.journal.in_flight.is_none() {
             return;
         }
-        let (log, result) = appended(&mut owner.in_flight).await;
+        let (log, result) = appended(&mut owner.journal.in_flight).await;
         owner.settle(log, result).expect("it is stored");
     }
 }
@@ -222,7 +222,7 @@ async fn old_leader_segments_are_quarantined() {
 fn resume(owner: &mut MetadataOwner, session: u64, incarnation: u8, link: (u8, u64)) -> Result<u64, ServerRefusal> {
     let (reply, mut answer) = oneshot::channel();
     owner.apply(OwnerRequest::Resume { session, incarnation: [incarnation; 16], link, reply });
-    owner.next_held.drain(..).for_each(HeldAnswer::release);
+    owner.journal.next_held.drain(..).for_each(HeldAnswer::release);
     answer.try_recv().expect("it is answered")
 }
 

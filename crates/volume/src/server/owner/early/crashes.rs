@@ -33,8 +33,8 @@ impl EarlyTestRun {
     pub async fn crash(&mut self) -> Outcome {
         self.crashes += 1;
         let is_stored = self.random.below(2) == 0;
-        if is_stored && self.owner.in_flight.is_some() {
-            let (_, stored) = appended(&mut self.owner.in_flight).await;
+        if is_stored && self.owner.journal.in_flight.is_some() {
+            let (_, stored) = appended(&mut self.owner.journal.in_flight).await;
             stored.map_err(|error| error.to_string())?;
             self.durable = self.in_flight;
         }

@@ -277,7 +277,7 @@ impl EarlyTestRun {
 
     /// Notes what the server has done since the last call.
     fn note(&mut self) -> Outcome {
-        let batch: Vec<(u64, u64)> = self.owner.next.operations().skip(self.seen_in_batch).collect();
+        let batch: Vec<(u64, u64)> = self.owner.journal.next.operations().skip(self.seen_in_batch).collect();
         self.seen_in_batch += batch.len();
         for (session, number) in batch {
             let host = self.hosts.iter().find(|host| host.session == session);
@@ -512,20 +512,20 @@ impl EarlyTestRun {
     }
 
     pub async fn append(&mut self) -> Outcome {
-        if self.owner.log.is_some() {
+        if self.owner.journal.log.is_some() {
             self.in_flight = self.done.len();
             self.seen_in_batch = 0;
         }
         self.owner.begin_append().map_err(|error| error.to_string())?;
-        if self.owner.in_flight.is_none() {
+        if self.owner.journal.in_flight.is_none() {
             self.durable = self.done.len();
         }
         self.go_on()
     }
 
     pub async fn settle(&mut self) -> Outcome {
-        if self.owner.in_flight.is_some() {
-            let (log, result) = appended(&mut self.owner.in_flight).await;
+        if self.owner.journal.in_flight.is_some() {
+            let (log, result) = appended(&mut self.owner.journal.in_flight).await;
             self.durable = self.in_flight;
             self.owner.settle(log, result).map_err(|error| error.to_string())?;
         }
@@ -542,7 +542,7 @@ impl EarlyTestRun {
         let (session, request) = (this.session, this.next_request);
         this.next_request += 1;
         // While sessions have not repeated what they were told, it is to wait.
-        let is_early = !self.owner.unheard.is_empty();
+        let is_early = self.owner.grace.is_on();
         self.hosts[host].asking.insert(
             request,
             OutstandingQuestion { question: question.clone(), behind: (!is_early).then_some(self.done.len()) },
@@ -551,7 +551,7 @@ impl EarlyTestRun {
         self.owner.apply(OwnerRequest::Ask { session, question, reply });
         self.go_on()?;
         let is_answered = !self.hosts[host].asking.contains_key(&request);
-        match is_early && is_answered && !self.owner.unheard.is_empty() {
+        match is_early && is_answered && self.owner.grace.is_on() {
             true => Err(format!("session {session} was shown something before all had repeated what they were told")),
             false => Ok(()),
         }
