@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::metadata::{Workspace, cargo};
 use crate::process;
 use crate::report::TestReport;
-use crate::rules::{circles, features, floors, house, licences, names, rooms};
+use crate::rules::{circles, features, fields, floors, house, licences, names, rooms};
 
 /// The longest time of a check; one that takes longer is assumed to hang. Lints need the most time, because they
 /// compile everything.
@@ -56,6 +56,7 @@ fn read_only(workspace: &Workspace, report: &mut TestReport) {
     listed(report, "rooms", &rooms::problems(&workspace.root));
     listed(report, "licences", &licences::problems(&workspace.packages));
     listed(report, "circles of files", &circles::problems(&workspace.root));
+    listed(report, "fields of structs", &fields::problems(&workspace.root));
     listed(report, "names of types and tests", &names::problems(&workspace.root));
     listed(report, "files and documents", &house::problems(&workspace.root));
     executed(report, "formatting", cargo().current_dir(&workspace.root).args(["fmt", "--all", "--check"]));

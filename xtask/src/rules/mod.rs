@@ -2,6 +2,7 @@
 
 pub mod circles;
 pub mod features;
+pub mod fields;
 pub mod floors;
 pub mod house;
 pub mod licences;

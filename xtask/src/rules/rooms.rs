@@ -1,11 +1,13 @@
 //! The rooms (folders) of a crate: they depend on each other in one direction only, and their size is limited.
 //!
-//! Owns: two rules. A room of the store imports only from rooms that `lib.rs` lists before it, except in tests. A
-//! folder of sources has at most [`FILES_MAX`] files; folders with more files are listed in [`CROWDED`] with their
+//! Owns: three rules. A room of the store imports only from rooms that `lib.rs` lists before it, except in tests. Some
+//! rooms import nothing from another one ([`APART`]). A folder of sources has at most [`FILES_MAX`] files; folders with more files are listed in [`CROWDED`] with their
 //! number of files, which may only shrink.
 
 use std::fs;
 use std::path::Path;
+
+use super::house;
 
 /// The largest number of files in a folder; files in subfolders do not count.
 const FILES_MAX: usize = 20;
@@ -13,6 +15,8 @@ const FILES_MAX: usize = 20;
 const CROWDED: &[(&str, usize)] = &[];
 /// The crates whose rooms may import in one direction only.
 const ORDERED: &[&str] = &["crates/store"];
+/// Folders, each with a room of its crate of which it imports nothing.
+const APART: &[(&str, &str)] = &[("crates/volume/src/server", "client"), ("crates/volume/src/client", "server")];
 /// The largest depth of the folders that are searched.
 const DEPTH_MAX: usize = 8;
 
@@ -35,7 +39,24 @@ pub fn problems(root: &Path) -> Vec<String> {
             Err(error) => problems.push(format!("{name}/src/lib.rs: {error}")),
         }
     }
+    for (folder, other) in APART {
+        for path in house::files(root, &[folder], "rs") {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let file = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            problems.extend(imported(&text, other).map(|line| format!("{file}:{line}: it imports from {other}")));
+        }
+    }
     problems
+}
+
+/// The lines of a text that import from a room.
+fn imported<'a>(text: &'a str, room: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let path = format!("crate::{room}");
+    let is_import = move |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        code.split_once(&path).is_some_and(|(_, rest)| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    };
+    text.lines().zip(1..).filter(move |(line, _)| is_import(line)).map(|(_, number)| number)
 }
 
 /// The rooms in the order in which `lib.rs` declares them, the lowest first.
@@ -192,6 +213,14 @@ mod tests {
         assert_eq!(found("state/record.rs", "use super::api::Store;\n"), 0, "a file of the same room");
         assert_eq!(found("cellar/mod.rs", ""), 1, "a room that is not listed");
         assert_eq!(found("state/tests.rs", "use crate::api::Store;\n"), 0);
+    }
+
+    #[test]
+    fn import_between_apart_rooms_found() {
+        let text = "//! As crate::client.\nuse crate::client::{Error, open};\nuse crate::clients::All;\n\
+                    fn a() { crate::client::b() }\n";
+        assert_eq!(imported(text, "client").collect::<Vec<_>>(), [2, 4]);
+        assert_eq!(imported(text, "server").count(), 0);
     }
 
     #[test]
