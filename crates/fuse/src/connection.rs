@@ -6,7 +6,7 @@
 //! 2. The memory of requests is allocated before the first request. No more requests than [`FuseLimits`] allow are in
 //!    flight at a time; further requests wait in the kernel.
 //! 3. A worker waits only for memory and permits, which become free when a request is answered. A file system must not
-//!    wait in [`serve`](FuseFileSystem::serve) for another request. So every wait ends, and every request is answered.
+//!    wait in the methods of its calls for another request. So every wait ends, and every request is answered.
 //! 4. Receiving a request needs none of the memory for answers to reads, so interrupts are received even when all of
 //!    that memory is in use.
 
@@ -22,6 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::{FuseChannel, ReceiveOutcome};
 use crate::decode::{WireFormat, decode};
+use crate::file_system::FuseFileSystem;
 use crate::flights::{FlightTable, InterruptOutcome, LongCalls, RequestSubject};
 use crate::negotiate::{self, NegotiationResult, RequestedFeatures, answer};
 use crate::pool::{BufferPool, PooledData, block_on};
@@ -35,42 +36,6 @@ use crate::request::{FuseRequest, RequestCaller};
 const REQUEST_BYTES_MIN: usize = 128 << 10;
 /// The highest possible limit on the data of a request. *Units*: bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
-
-/// A file system.
-///
-/// Every method is called on the threads that receive requests, possibly on several at a time. `serve` may wait for a
-/// disk. It must not wait for another request, for example for a lock that another request releases. Instead, it keeps
-/// the [`ReplyHandle`], and the file system answers later.
-pub trait FuseFileSystem: Send + Sync + 'static {
-    /// The features that the file system requests from the kernel.
-    fn wishes(&self) -> RequestedFeatures {
-        RequestedFeatures::default()
-    }
-
-    /// The loop calls this method when the features have been negotiated, before the first request.
-    fn started(&self, agreed: &NegotiationResult) {
-        let _ = agreed;
-    }
-
-    /// Serves a request. The file system must answer a call that it does not support with `ENOSYS`; the kernel then
-    /// works without that call if it can.
-    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle);
-
-    /// The loop calls this method when the kernel ends `lookups` look-ups of a node. When no look-up is left, the
-    /// kernel does not use the node until it looks the node up again.
-    fn forget(&self, node: u64, lookups: u64) {
-        let _ = (node, lookups);
-    }
-
-    /// The loop calls this method when the process that waits for a request was interrupted. `is_answered` says whether
-    /// the interrupt has already answered the request.
-    fn interrupted(&self, unique: u64, is_answered: bool) {
-        let _ = (unique, is_answered);
-    }
-
-    /// The loop calls this method when the file system is unmounted. No request follows.
-    fn destroyed(&self) {}
-}
 
 /// The limits of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,6 +12,7 @@
 //! | `negotiate` | `INIT` |
 //! | `channel`, `mount`, `notify`, `backing` | the kernel's side |
 //! | `pool`, `flights` | memory of requests, and the requests in flight |
+//! | `file_system` | the trait of a file system, with a method for each call |
 //! | `connection` | the loop: one step reads one request and hands it over |
 //! | `crew` | threads that run the loop |
 //!
@@ -21,16 +22,13 @@
 //! # Examples
 //! An empty file system:
 //! ```
-//! use nectary_fuse::{RequestCall, FuseFileSystem, ReplyHandle, FuseRequest};
+//! use nectary_fuse::{FuseFileSystem, ReplyHandle, RequestContext};
 //!
 //! struct Empty;
 //!
 //! impl FuseFileSystem for Empty {
-//!     fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
-//!         match request.call {
-//!             RequestCall::LookUp { .. } => reply.errno(libc::ENOENT),
-//!             _ => reply.errno(libc::ENOSYS),
-//!         }
+//!     fn look_up(&self, _of: RequestContext, _name: &std::ffi::CStr, reply: ReplyHandle) {
+//!         reply.errno(libc::ENOENT);
 //!     }
 //! }
 //! ```
@@ -45,6 +43,7 @@ mod directory;
 mod error;
 #[cfg(test)]
 mod fake;
+mod file_system;
 mod flights;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -61,10 +60,11 @@ mod tests;
 pub use attributes::{LookupEntry, NodeAttributes, StatFs, Time};
 pub use backing::BackingFiles;
 pub use channel::FuseChannel;
-pub use connection::{ConnectionWorker, FuseConnection, FuseFileSystem, FuseLimits, WorkerStep};
+pub use connection::{ConnectionWorker, FuseConnection, FuseLimits, WorkerStep};
 pub use crew::WorkerCrew;
 pub use directory::DirectoryListing;
 pub use error::{Errno, Error};
+pub use file_system::FuseFileSystem;
 pub use flights::{LongCall, LongCalls};
 pub use mount::{FuseMount, MountOptions, remount, unmount};
 pub use negotiate::{NegotiationResult, RequestedFeatures, request_bytes_allowed};
@@ -73,5 +73,6 @@ pub use pool::{BufferPool, PooledData};
 pub use protocol::features;
 pub use reply::ReplyHandle;
 pub use request::{
-    CopyCall, FuseRequest, LockRange, ReadCall, RequestCall, RequestCaller, SetAttributes, WriteCall, without_rights,
+    CopyCall, FuseRequest, LockRange, ReadCall, RequestCall, RequestCaller, RequestContext, SetAttributes, WriteCall,
+    without_rights,
 };

@@ -18,6 +18,17 @@ pub struct RequestCaller {
     pub thread: u32,
 }
 
+/// What a request says besides its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestContext {
+    /// As [`FuseRequest::unique`].
+    pub unique: u64,
+    /// As [`FuseRequest::node`].
+    pub node: u64,
+    /// The process that caused the request.
+    pub caller: RequestCaller,
+}
+
 /// A request that must be answered.
 #[derive(Debug)]
 pub struct FuseRequest<'a> {
@@ -32,6 +43,13 @@ pub struct FuseRequest<'a> {
     pub call: RequestCall<'a>,
     /// The data of a [`RequestCall::WriteCall`], which have the length that the call states; `None` for other calls.
     pub data: Option<PooledData>,
+}
+
+impl FuseRequest<'_> {
+    /// What the request says besides its call.
+    pub fn context(&self) -> RequestContext {
+        RequestContext { unique: self.unique, node: self.node, caller: self.caller }
+    }
 }
 
 /// The operation of a request. Names are not empty, contain no `/`, and are neither `.` nor `..`; they may contain any
@@ -103,7 +121,7 @@ pub enum RequestCall<'a> {
     /// Returns a lock that conflicts with the given lock.
     GetLock(LockRange),
     /// Sets a lock. If `waits` is true, the request is answered when the lock is free, but
-    /// [`serve`](crate::FuseFileSystem::serve) must not wait until then.
+    /// [`set_lock`](crate::FuseFileSystem::set_lock) must not wait until then.
     SetLock { lock: LockRange, waits: bool },
     /// Checks whether the caller has access.
     Access { mask: u32 },

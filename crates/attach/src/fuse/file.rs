@@ -11,6 +11,7 @@
 //! 4. A discarded range reads as zeroes, whatever the device below does on a discard, because the kernel assumes that a
 //!    hole reads as zeroes.
 
+use std::ffi::CStr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Waker};
@@ -19,8 +20,8 @@ use std::time::Duration;
 use nectary_block::{Error, IoContext, SharedDevice, WriteFlags};
 use nectary_fuse::protocol::open_flags;
 use nectary_fuse::{
-    BufferPool, Errno, FuseFileSystem, FuseRequest, LookupEntry, NodeAttributes, PooledData, ReadCall, ReplyHandle,
-    RequestCall, RequestedFeatures, StatFs,
+    BufferPool, Errno, FuseFileSystem, LookupEntry, NodeAttributes, PooledData, ReadCall, ReplyHandle, RequestContext,
+    RequestedFeatures, StatFs, WriteCall,
 };
 use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::task::JoinSet;
@@ -95,52 +96,69 @@ impl FuseFileSystem for DeviceFile {
         RequestedFeatures { background_max: BACKGROUND_MAX, ..RequestedFeatures::default() }
     }
 
-    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
+    // The mount is not part of any directory tree, so only this process looks up names, and every name means the file.
+    fn look_up(&self, _of: RequestContext, _name: &CStr, reply: ReplyHandle) {
+        let attributes = self.shared.attributes(FILE);
+        reply.entry(&LookupEntry {
+            node: FILE,
+            generation: 0,
+            attributes,
+            entry_valid: VALID,
+            attributes_valid: VALID,
+        });
+    }
+
+    fn get_attributes(&self, of: RequestContext, reply: ReplyHandle) {
+        reply.attributes(&self.shared.attributes(of.node), VALID);
+    }
+
+    fn open(&self, _of: RequestContext, _flags: i32, reply: ReplyHandle) {
+        reply.opened(1, OPEN_FLAGS);
+    }
+
+    fn release(&self, _of: RequestContext, _handle: u64, _owner: u64, _unlock: bool, reply: ReplyHandle) {
+        reply.ok();
+    }
+
+    fn stat_fs(&self, _of: RequestContext, reply: ReplyHandle) {
+        let geometry = self.shared.device.geometry();
+        reply.statfs(&StatFs {
+            blocks: geometry.size_bytes / u64::from(geometry.block_bytes),
+            block_bytes: geometry.block_bytes,
+            fragment_bytes: geometry.block_bytes,
+            name_bytes_max: 255,
+            ..StatFs::default()
+        });
+    }
+
+    fn read(&self, _of: RequestContext, read: ReadCall, reply: ReplyHandle) {
         let shared = self.shared.clone();
-        match (request.call, request.data) {
-            (RequestCall::Read(read), _) => {
-                reply.can_be_cut_short();
-                self.begin(async move { shared.read(read, reply).await });
-            }
-            (RequestCall::Write(write), Some(data)) => {
-                self.begin(async move { shared.write(write.offset, data, reply).await })
-            }
-            (RequestCall::Sync { .. }, _) => {
-                reply.can_be_cut_short();
-                self.begin(async move {
-                    let flushed = shared.device.flush(IoContext::default()).await;
-                    add(&shared.counters.flushes, 1);
-                    reply.done(flushed.map_err(|error| shared.failed(&error)));
-                });
-            }
-            (RequestCall::Allocate { offset, length, mode, .. }, _) => self.begin(async move {
-                let done = shared.allocate(offset, length, mode).await;
-                add(&shared.counters.zeroes, 1);
-                reply.done(done);
-            }),
-            // The mount is not part of any directory tree, so only this process looks up names, and every name means
-            // the file.
-            (RequestCall::LookUp { .. }, _) => {
-                let attributes = shared.attributes(FILE);
-                let entry =
-                    LookupEntry { node: FILE, generation: 0, attributes, entry_valid: VALID, attributes_valid: VALID };
-                reply.entry(&entry);
-            }
-            (RequestCall::GetAttributes { .. }, _) => reply.attributes(&shared.attributes(request.node), VALID),
-            (RequestCall::Open { .. }, _) => reply.opened(1, OPEN_FLAGS),
-            (RequestCall::StatFs, _) => {
-                let geometry = shared.device.geometry();
-                reply.statfs(&StatFs {
-                    blocks: geometry.size_bytes / u64::from(geometry.block_bytes),
-                    block_bytes: geometry.block_bytes,
-                    fragment_bytes: geometry.block_bytes,
-                    name_bytes_max: 255,
-                    ..StatFs::default()
-                });
-            }
-            (RequestCall::Release { .. }, _) => reply.ok(),
-            _ => reply.errno(libc::ENOSYS),
-        }
+        reply.can_be_cut_short();
+        self.begin(async move { shared.read(read, reply).await });
+    }
+
+    fn write(&self, _of: RequestContext, write: WriteCall, data: PooledData, reply: ReplyHandle) {
+        let shared = self.shared.clone();
+        self.begin(async move { shared.write(write.offset, data, reply).await });
+    }
+
+    fn sync(&self, _of: RequestContext, _handle: u64, reply: ReplyHandle) {
+        let shared = self.shared.clone();
+        reply.can_be_cut_short();
+        self.begin(async move {
+            let flushed = shared.device.flush(IoContext::default()).await;
+            add(&shared.counters.flushes, 1);
+            reply.done(flushed.map_err(|error| shared.failed(&error)));
+        });
+    }
+
+    fn allocate(&self, _of: RequestContext, _handle: u64, offset: u64, length: u64, mode: i32, reply: ReplyHandle) {
+        let shared = self.shared.clone();
+        self.begin(async move {
+            let done = shared.allocate(offset, length, mode).await;
+            add(&shared.counters.zeroes, 1);
+            reply.done(done);
+        });
     }
 
     fn interrupted(&self, _unique: u64, is_answered: bool) {

@@ -201,7 +201,7 @@ impl MountedTree {
             self.forget_all(&above);
             return Err(PathError::Absent { path: shown_text(path) });
         };
-        let pinned = match file_system.open(&node).map_err(of_system) {
+        let pinned = match file_system.cached_file(&node).map_err(of_system) {
             Ok(file) => {
                 let size = file_system.nodes.attributes(&node).map_or(0, |attributes| attributes.size);
                 let length = range.end.min(size).saturating_sub(range.start);

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::sync::Arc;
 
-use nectary_fuse::{FuseFileSystem, FuseRequest, LookupEntry, RequestCaller};
+use nectary_fuse::{FuseFileSystem, LookupEntry, RequestCaller, RequestContext};
 
 use super::access_lists;
 use super::nodes::TreeNode;
@@ -32,37 +32,37 @@ impl TreeFileSystem {
     /// Makes a named node with `make`, which gets the final mode; `mode` is the mode and the umask of the request.
     pub(super) fn make(
         &self,
-        request: &FuseRequest<'_>,
+        of: RequestContext,
         name: &CStr,
         mode: (u32, u32),
         make: impl FnOnce(&File, u32) -> Result<()>,
     ) -> Result<LookupEntry> {
         self.changes()?;
-        let parent = self.nodes.descriptor(&*self.nodes.get(request.node)?)?;
+        let parent = self.nodes.descriptor(&*self.nodes.get(of.node)?)?;
         let mode = access_lists::mode_of_new(&parent, mode);
         make(&parent, mode)?;
         let descriptor = self.nodes.opening(|| sys::look_up(&parent, name))?;
-        TreeFileSystem::give(&parent, &descriptor, request.caller, mode)?;
-        Ok(self.nodes.know(descriptor, Some((request.node, name)))?.1)
+        TreeFileSystem::give(&parent, &descriptor, of.caller, mode)?;
+        Ok(self.nodes.know(descriptor, Some((of.node, name)))?.1)
     }
 
     /// Creates and opens a file, with or without a name.
-    pub(super) fn create(
+    pub(super) fn create_file(
         &self,
-        request: &FuseRequest<'_>,
+        of: RequestContext,
         name: Option<&CStr>,
         mode: (u32, u32),
         flags: i32,
     ) -> Result<(LookupEntry, NewHandle)> {
         self.changes()?;
-        let parent = self.nodes.descriptor(&*self.nodes.get(request.node)?)?;
+        let parent = self.nodes.descriptor(&*self.nodes.get(of.node)?)?;
         let mode = access_lists::mode_of_new(&parent, mode) & 0o7777;
         let look_up = |name| self.nodes.opening(|| sys::look_up(&parent, name));
         let descriptor = match name {
             Some(name) => match self.nodes.opening(|| sys::create(&parent, name, mode)) {
                 Ok(_) => {
                     let descriptor = look_up(name)?;
-                    TreeFileSystem::give(&parent, &descriptor, request.caller, mode | libc::S_IFREG)?;
+                    TreeFileSystem::give(&parent, &descriptor, of.caller, mode | libc::S_IFREG)?;
                     descriptor
                 }
                 // The file exists already; that is an error only with `O_EXCL`.
@@ -71,13 +71,13 @@ impl TreeFileSystem {
             },
             None => {
                 let created = self.nodes.opening(|| sys::create_nameless(&parent, mode))?;
-                TreeFileSystem::give(&parent, &created, request.caller, mode | libc::S_IFREG)?;
+                TreeFileSystem::give(&parent, &created, of.caller, mode | libc::S_IFREG)?;
                 created
             }
         };
-        let (node, mut entry) = self.nodes.know(descriptor, name.map(|name| (request.node, name)))?;
+        let (node, mut entry) = self.nodes.know(descriptor, name.map(|name| (of.node, name)))?;
         let kept = if name.is_none() { self.nodes.keep_nameless(&node) } else { Ok(()) };
-        let opened = kept.and_then(|()| self.open(&node)).and_then(|file| {
+        let opened = kept.and_then(|()| self.cached_file(&node)).and_then(|file| {
             file.source.writer()?;
             entry.attributes = self.nodes.attributes(&node)?;
             Ok((entry, self.add_file(&node, file, flags)?))
@@ -88,16 +88,17 @@ impl TreeFileSystem {
         opened
     }
 
-    pub(super) fn link(&self, request: &FuseRequest<'_>, node: u64, new_name: &CStr) -> Result<LookupEntry> {
+    /// Adds a name for a node in the directory `parent`.
+    pub(super) fn add_name(&self, parent: u64, node: u64, new_name: &CStr) -> Result<LookupEntry> {
         self.changes()?;
-        let (node, parent) = (self.nodes.get(node)?, self.nodes.get(request.node)?);
+        let (node, parent) = (self.nodes.get(node)?, self.nodes.get(parent)?);
         let change = OwnChange::of(&node);
         sys::link(&*self.nodes.descriptor(&node)?, &*self.nodes.descriptor(&parent)?, new_name)?;
         drop(change);
         Ok(self.nodes.look_up(&parent, new_name)?.1)
     }
 
-    pub(super) fn unlink(&self, parent: u64, name: &CStr, is_directory: bool) -> Result<()> {
+    pub(super) fn remove_name(&self, parent: u64, name: &CStr, is_directory: bool) -> Result<()> {
         self.changes()?;
         let above = self.nodes.descriptor(&*self.nodes.get(parent)?)?;
         let removal = match self.nodes.named(&above, name) {
@@ -111,16 +112,10 @@ impl TreeFileSystem {
         removed
     }
 
-    pub(super) fn rename(
-        &self,
-        request: &FuseRequest<'_>,
-        name: &CStr,
-        parent: u64,
-        new_name: &CStr,
-        flags: u32,
-    ) -> Result<()> {
+    /// Renames an entry of the directory `above`.
+    pub(super) fn move_name(&self, above: u64, name: &CStr, parent: u64, new_name: &CStr, flags: u32) -> Result<()> {
         self.changes()?;
-        let from = self.nodes.descriptor(&*self.nodes.get(request.node)?)?;
+        let from = self.nodes.descriptor(&*self.nodes.get(above)?)?;
         let to = self.nodes.descriptor(&*self.nodes.get(parent)?)?;
         let moved = self.nodes.named(&from, name);
         let is_moved = |node: &Arc<TreeNode>| moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, node));
@@ -132,7 +127,7 @@ impl TreeFileSystem {
             sys::rename(&from, name, &to, new_name, flags)?;
             drop(other);
             if let Some(node) = &replaced {
-                self.nodes.rename(node, request.node, name);
+                self.nodes.rename(node, above, name);
             }
         } else {
             let removal = match replaced {

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nectary_block::IoContext;
 use nectary_fuse::protocol::{decode_device, open_flags, valid};
 use nectary_fuse::{
-    DirectoryListing, Errno, FuseFileSystem, FuseRequest, LookupEntry, NegotiationResult, ReplyHandle, RequestCall,
-    RequestedFeatures, SetAttributes, WriteCall, features,
+    CopyCall, DirectoryListing, Errno, FuseFileSystem, LookupEntry, NegotiationResult, PooledData, ReadCall,
+    ReplyHandle, RequestContext, RequestedFeatures, SetAttributes, WriteCall, features,
 };
 use nectary_host::log::{self, LogLevel};
 use tokio::runtime::Handle as Runtime;
@@ -87,7 +87,7 @@ impl TreeFileSystem {
     }
 
     /// Returns the file of a node in the cache. Checks first whether others changed the source file.
-    pub(super) fn open(&self, node: &Arc<TreeNode>) -> Result<Arc<CachedFile>> {
+    pub(super) fn cached_file(&self, node: &Arc<TreeNode>) -> Result<Arc<CachedFile>> {
         let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
             if !self.nodes.is_exclusive {
@@ -113,7 +113,7 @@ impl TreeFileSystem {
 
     fn open_handle(&self, node: u64, flags: i32) -> Result<NewHandle> {
         let node = self.nodes.get(node)?;
-        let file = self.open(&node)?;
+        let file = self.cached_file(&node)?;
         let is_writing = flags & libc::O_ACCMODE != libc::O_RDONLY;
         if is_writing {
             self.changes()?;
@@ -122,13 +122,13 @@ impl TreeFileSystem {
         let opened = self.add_file(&node, file, flags)?;
         // The tree may have become read-only before the handle was counted.
         if is_writing && let Err(error) = self.changes() {
-            self.release(opened.0);
+            self.close(opened.0);
             return Err(error);
         }
         Ok(opened)
     }
 
-    fn open_directory(&self, node: u64) -> Result<u64> {
+    fn directory_handle(&self, node: u64) -> Result<u64> {
         let node = self.nodes.get(node)?;
         let directory = OpenDirectory { node, ticket: DescriptorTicket::default(), reading: Mutex::default() };
         self.directory(&directory)?;
@@ -148,7 +148,7 @@ impl TreeFileSystem {
         Ok(opened)
     }
 
-    fn release(&self, handle: u64) {
+    fn close(&self, handle: u64) {
         match self.handles.remove(handle) {
             Some(OpenHandle::File(file)) => {
                 while !self.passed.end(file.node.number) {
@@ -235,7 +235,7 @@ impl TreeFileSystem {
         found.map_or_else(LookupEntry::default, |(_, entry)| entry)
     }
 
-    fn copy(&self, copy: nectary_fuse::CopyCall) -> Result<u64> {
+    fn copy_range(&self, copy: CopyCall) -> Result<u64> {
         self.changes()?;
         let (from, to) = (self.handles.file(copy.handle)?, self.handles.file(copy.to_handle)?);
         // This does not use the descriptor with direct I/O, because a copy may begin at any offset.
@@ -249,7 +249,7 @@ impl TreeFileSystem {
         sys::copy(&reader, copy.offset, &writer, copy.to_offset, copy.length)
     }
 
-    fn allocate(&self, handle: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
+    fn allocate_range(&self, handle: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
         self.changes()?;
         let open = self.handles.file(handle)?;
         let writer = open.file.source.writer()?;
@@ -280,8 +280,13 @@ fn flags_of(backing: u32) -> u32 {
 }
 
 fn entry(reply: ReplyHandle, result: Result<LookupEntry>) {
+    answer(reply, result, |reply, entry| reply.entry(entry));
+}
+
+/// Answers with a value, or with the error.
+fn answer<T>(reply: ReplyHandle, result: Result<T>, with: impl FnOnce(ReplyHandle, &T)) {
     match result {
-        Ok(entry) => reply.entry(&entry),
+        Ok(value) => with(reply, &value),
         Err(error) => reply.error(error),
     }
 }
@@ -308,163 +313,199 @@ impl FuseFileSystem for TreeFileSystem {
         }
     }
 
-    fn serve(&self, mut request: FuseRequest<'_>, reply: ReplyHandle) {
-        let (number, caller, data) = (request.node, request.caller, request.data.take());
-        let node = || self.nodes.get(number);
-        match request.call {
-            RequestCall::LookUp { name } => {
-                let found = node().and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1));
-                match found {
-                    // The kernel may also cache that a name is absent, because names are created only through this
-                    // mount.
-                    Err(error) if self.nodes.is_exclusive && error.number() == libc::ENOENT => {
-                        reply.entry(&LookupEntry { entry_valid: self.nodes.valid(), ..LookupEntry::default() });
-                    }
-                    found => entry(reply, found),
-                }
+    fn look_up(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        let found = self.nodes.get(of.node).and_then(|parent| Ok(self.nodes.look_up(&parent, name)?.1));
+        match found {
+            // The kernel may also cache that a name is absent, because names are created only through this mount.
+            Err(error) if self.nodes.is_exclusive && error.number() == libc::ENOENT => {
+                reply.entry(&LookupEntry { entry_valid: self.nodes.valid(), ..LookupEntry::default() });
             }
-            RequestCall::GetAttributes { .. } => match node().and_then(|node| self.nodes.attributes(&node)) {
-                Ok(attributes) => reply.attributes(&attributes, self.nodes.valid()),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::SetAttributes(change) => {
-                let (handle, valid_for) =
-                    (change.handle.filter(|_| change.valid & valid::SIZE != 0), self.nodes.valid());
-                let set = self.set(number, change);
-                self.changed_by(handle, reply, set, move |reply, attributes| reply.attributes(&attributes, valid_for));
-            }
-            RequestCall::ReadLink => match self.at(number).and_then(|node| sys::read_link(&node)) {
-                Ok(target) => reply.bytes(&target),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::SymbolicLink { name, target } => {
-                entry(reply, self.make(&request, name, (0, 0), |parent, _| sys::make_link(parent, name, target)));
-            }
-            RequestCall::MakeNode { name, mode, device, umask } => {
-                let device = decode_device(device);
-                let make = |parent: &File, mode| sys::make_node(parent, name, mode, device);
-                entry(reply, self.make(&request, name, (mode, umask), make));
-            }
-            RequestCall::MakeDirectory { name, mode, umask } => {
-                let make = |parent: &File, mode| sys::make_directory(parent, name, mode);
-                entry(reply, self.make(&request, name, (mode & 0o7777, umask), make));
-            }
-            RequestCall::Unlink { name } => reply.done(self.unlink(number, name, false)),
-            RequestCall::RemoveDirectory { name } => reply.done(self.unlink(number, name, true)),
-            RequestCall::Rename { name, new_parent, new_name, flags } => {
-                reply.done(self.rename(&request, name, new_parent, new_name, flags));
-            }
-            RequestCall::Link { node, new_name } => entry(reply, self.link(&request, node, new_name)),
-            RequestCall::Open { flags, .. } => match self.open_handle(number, flags) {
-                Ok((handle, backing)) => reply.opened_backed(handle, flags_of(backing), backing),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::Create { name, mode, umask, flags, .. } => {
-                self.created(self.create(&request, Some(name), (mode, umask), flags), reply)
-            }
-            RequestCall::TemporaryFile { mode, umask, flags, .. } => {
-                self.created(self.create(&request, None, (mode, umask), flags), reply)
-            }
-            RequestCall::Read(read) => match self.handles.file(read.handle) {
-                Ok(file) => {
-                    // Enters the runtime, because readahead starts tasks in it.
-                    let _inside = self.runtime.enter();
-                    self.bytes.read(&file, read, caller, reply, |task| self.spawn(task));
-                }
-                Err(error) => reply.error(error),
-            },
-            RequestCall::Write(write) => match (self.written_to(write, node), data) {
-                (Ok(file), Some(data)) => {
-                    let bytes = self.bytes.clone();
-                    self.spawn(async move { bytes.write(file, write, caller, data, reply).await });
-                }
-                (Err(error), _) => reply.error(error),
-                (Ok(_), None) => reply.errno(libc::EINVAL),
-            },
-            RequestCall::StatFs => match self.at(number).and_then(|node| sys::sizes(&node)) {
-                Ok(sizes) => reply.statfs(&sizes),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::Release { handle, .. } | RequestCall::ReleaseDirectory { handle } => {
-                self.release(handle);
-                reply.ok();
-            }
-            RequestCall::Sync { handle, .. } => match self.handles.file(handle) {
-                Ok(file) => {
-                    let bytes = self.bytes.clone();
-                    self.spawn(async move {
-                        let flushed = bytes.cache.flush(file.file.id, IoContext::default()).await;
-                        reply.done(flushed.map_err(|error| errno(&error)));
-                    });
-                }
-                Err(error) => reply.error(error),
-            },
-            RequestCall::SyncDirectory { handle, .. } => {
-                let directory = self.handles.directory(handle).and_then(|open| self.directory(&open));
-                let synced = directory.and_then(|directory| Ok(directory.sync_all()?));
-                reply.done(synced);
-            }
-            RequestCall::SyncFileSystem => {
-                reply.done(self.at(super::nodes::ROOT).and_then(|root| sys::sync_file_system(&root)));
-            }
-            RequestCall::SetXattr { name, value, flags, kill_group_id } => {
-                let set = self.changes().and_then(|()| node()).and_then(|node| {
-                    let descriptor = self.nodes.descriptor(&node)?;
-                    let _own = OwnChange::of(&node);
-                    sys::set_xattr(&descriptor, name, value, flags)?;
-                    if kill_group_id { access_lists::clear_group_bit(&descriptor) } else { Ok(()) }
-                });
-                reply.done(set);
-            }
-            RequestCall::GetXattr { name, size } => {
-                match self.at(number).and_then(|node| access_lists::xattr(&node, name, size as usize)) {
-                    Ok(value) => reply.xattr(&value),
-                    Err(error) => reply.error(error),
-                }
-            }
-            RequestCall::ListXattr { size } => {
-                match self.at(number).and_then(|node| sys::xattr_names(&node, size as usize)) {
-                    Ok(names) => reply.xattr(&names),
-                    Err(error) => reply.error(error),
-                }
-            }
-            RequestCall::RemoveXattr { name } => {
-                let removed = self.changes().and_then(|()| node());
-                reply.done(removed.and_then(|node| {
-                    let descriptor = self.nodes.descriptor(&node)?;
-                    let _own = OwnChange::of(&node);
-                    sys::remove_xattr(&descriptor, name)
-                }));
-            }
-            RequestCall::OpenDirectory { .. } => match self.open_directory(number) {
-                Ok(handle) => reply.opened(handle, 0),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::ReadDirectory { handle, offset, size, plus } => {
-                match self.list(number, handle, offset, size, plus) {
-                    Ok(listing) => reply.listing(&listing),
-                    Err(error) => reply.error(error),
-                }
-            }
-            RequestCall::Access { mask } => reply.done(self.at(number).and_then(|node| sys::access(&node, mask))),
-            RequestCall::Seek { offset, whence, .. } => {
-                let opened = self.at(number).and_then(|node| self.nodes.opening(|| sys::open(&node, libc::O_RDONLY)));
-                let found = opened.and_then(|file| sys::seek(&file, offset, whence));
-                match found {
-                    Ok(offset) => reply.position(offset),
-                    Err(error) => reply.error(error),
-                }
-            }
-            RequestCall::Allocate { handle, offset, length, mode } => {
-                let allocated = self.allocate(handle, offset, length, mode);
-                self.changed_by(Some(handle), reply, allocated, |reply, ()| reply.ok());
-            }
-            RequestCall::Copy(copy) => {
-                let copied = self.copy(copy);
-                self.changed_by(Some(copy.to_handle), reply, copied, |reply, bytes| reply.copied(bytes));
-            }
-            _ => reply.errno(libc::ENOSYS),
+            found => entry(reply, found),
         }
+    }
+
+    fn get_attributes(&self, of: RequestContext, reply: ReplyHandle) {
+        let found = self.nodes.get(of.node).and_then(|node| self.nodes.attributes(&node));
+        answer(reply, found, |reply, attributes| reply.attributes(attributes, self.nodes.valid()));
+    }
+
+    fn set_attributes(&self, of: RequestContext, change: SetAttributes, reply: ReplyHandle) {
+        let handle = change.handle.filter(|_| change.valid & valid::SIZE != 0);
+        let (set, valid_for) = (self.set(of.node, change), self.nodes.valid());
+        self.changed_by(handle, reply, set, move |reply, attributes| reply.attributes(&attributes, valid_for));
+    }
+
+    fn read_link(&self, of: RequestContext, reply: ReplyHandle) {
+        let target = self.at(of.node).and_then(|node| sys::read_link(&node));
+        answer(reply, target, |reply, target| reply.bytes(target));
+    }
+
+    fn symbolic_link(&self, of: RequestContext, name: &CStr, target: &CStr, reply: ReplyHandle) {
+        entry(reply, self.make(of, name, (0, 0), |parent, _| sys::make_link(parent, name, target)));
+    }
+
+    fn make_node(&self, of: RequestContext, name: &CStr, mode: u32, device: u32, umask: u32, reply: ReplyHandle) {
+        let make = |parent: &File, mode| sys::make_node(parent, name, mode, decode_device(device));
+        entry(reply, self.make(of, name, (mode, umask), make));
+    }
+
+    fn make_directory(&self, of: RequestContext, name: &CStr, mode: u32, umask: u32, reply: ReplyHandle) {
+        let make = |parent: &File, mode| sys::make_directory(parent, name, mode);
+        entry(reply, self.make(of, name, (mode & 0o7777, umask), make));
+    }
+
+    fn unlink(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        reply.done(self.remove_name(of.node, name, false));
+    }
+
+    fn remove_directory(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        reply.done(self.remove_name(of.node, name, true));
+    }
+
+    fn rename(
+        &self,
+        of: RequestContext,
+        name: &CStr,
+        new_parent: u64,
+        new_name: &CStr,
+        flags: u32,
+        reply: ReplyHandle,
+    ) {
+        reply.done(self.move_name(of.node, name, new_parent, new_name, flags));
+    }
+
+    fn link(&self, of: RequestContext, node: u64, new_name: &CStr, reply: ReplyHandle) {
+        entry(reply, self.add_name(of.node, node, new_name));
+    }
+
+    fn open(&self, of: RequestContext, flags: i32, reply: ReplyHandle) {
+        let opened = self.open_handle(of.node, flags);
+        answer(reply, opened, |reply, (handle, backing)| reply.opened_backed(*handle, flags_of(*backing), *backing));
+    }
+
+    fn create(&self, of: RequestContext, name: &CStr, mode: u32, umask: u32, flags: i32, reply: ReplyHandle) {
+        self.created(self.create_file(of, Some(name), (mode, umask), flags), reply);
+    }
+
+    fn temporary_file(&self, of: RequestContext, mode: u32, umask: u32, flags: i32, reply: ReplyHandle) {
+        self.created(self.create_file(of, None, (mode, umask), flags), reply);
+    }
+
+    fn read(&self, of: RequestContext, read: ReadCall, reply: ReplyHandle) {
+        match self.handles.file(read.handle) {
+            Ok(file) => {
+                // Enters the runtime, because readahead starts tasks in it.
+                let _inside = self.runtime.enter();
+                self.bytes.read(&file, read, of.caller, reply, |task| self.spawn(task));
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write(&self, of: RequestContext, write: WriteCall, data: PooledData, reply: ReplyHandle) {
+        match self.written_to(write, of.node) {
+            Ok(file) => {
+                let bytes = self.bytes.clone();
+                self.spawn(async move { bytes.write(file, write, of.caller, data, reply).await });
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn stat_fs(&self, of: RequestContext, reply: ReplyHandle) {
+        let sizes = self.at(of.node).and_then(|node| sys::sizes(&node));
+        answer(reply, sizes, |reply, sizes| reply.statfs(sizes));
+    }
+
+    fn release(&self, _of: RequestContext, handle: u64, _owner: u64, _unlock: bool, reply: ReplyHandle) {
+        self.close(handle);
+        reply.ok();
+    }
+
+    fn release_directory(&self, _of: RequestContext, handle: u64, reply: ReplyHandle) {
+        self.close(handle);
+        reply.ok();
+    }
+
+    fn sync(&self, _of: RequestContext, handle: u64, reply: ReplyHandle) {
+        match self.handles.file(handle) {
+            Ok(file) => {
+                let bytes = self.bytes.clone();
+                self.spawn(async move {
+                    let flushed = bytes.cache.flush(file.file.id, IoContext::default()).await;
+                    reply.done(flushed.map_err(|error| errno(&error)));
+                });
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn sync_directory(&self, _of: RequestContext, handle: u64, reply: ReplyHandle) {
+        let directory = self.handles.directory(handle).and_then(|open| self.directory(&open));
+        reply.done(directory.and_then(|directory| Ok(directory.sync_all()?)));
+    }
+
+    fn sync_file_system(&self, _of: RequestContext, reply: ReplyHandle) {
+        reply.done(self.at(super::nodes::ROOT).and_then(|root| sys::sync_file_system(&root)));
+    }
+
+    fn set_xattr(
+        &self,
+        of: RequestContext,
+        name: &CStr,
+        value: &[u8],
+        flags: u32,
+        kill_group_id: bool,
+        reply: ReplyHandle,
+    ) {
+        let set = |descriptor: &File| {
+            sys::set_xattr(descriptor, name, value, flags)?;
+            if kill_group_id { access_lists::clear_group_bit(descriptor) } else { Ok(()) }
+        };
+        reply.done(self.change_xattrs(of.node, set));
+    }
+
+    fn get_xattr(&self, of: RequestContext, name: &CStr, size: u32, reply: ReplyHandle) {
+        let value = self.at(of.node).and_then(|node| access_lists::xattr(&node, name, size as usize));
+        answer(reply, value, |reply, value| reply.xattr(value));
+    }
+
+    fn list_xattr(&self, of: RequestContext, size: u32, reply: ReplyHandle) {
+        let names = self.at(of.node).and_then(|node| sys::xattr_names(&node, size as usize));
+        answer(reply, names, |reply, names| reply.xattr(names));
+    }
+
+    fn remove_xattr(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        reply.done(self.change_xattrs(of.node, |descriptor| sys::remove_xattr(descriptor, name)));
+    }
+
+    fn open_directory(&self, of: RequestContext, reply: ReplyHandle) {
+        answer(reply, self.directory_handle(of.node), |reply, handle| reply.opened(*handle, 0));
+    }
+
+    fn read_directory(&self, of: RequestContext, handle: u64, offset: u64, size: u32, plus: bool, reply: ReplyHandle) {
+        let listing = self.list(of.node, handle, offset, size, plus);
+        answer(reply, listing, |reply, listing| reply.listing(listing));
+    }
+
+    fn access(&self, of: RequestContext, mask: u32, reply: ReplyHandle) {
+        reply.done(self.at(of.node).and_then(|node| sys::access(&node, mask)));
+    }
+
+    fn seek(&self, of: RequestContext, _handle: u64, offset: u64, whence: i32, reply: ReplyHandle) {
+        let opened = self.at(of.node).and_then(|node| self.nodes.opening(|| sys::open(&node, libc::O_RDONLY)));
+        let found = opened.and_then(|file| sys::seek(&file, offset, whence));
+        answer(reply, found, |reply, offset| reply.position(*offset));
+    }
+
+    fn allocate(&self, _of: RequestContext, handle: u64, offset: u64, length: u64, mode: i32, reply: ReplyHandle) {
+        let allocated = self.allocate_range(handle, offset, length, mode);
+        self.changed_by(Some(handle), reply, allocated, |reply, ()| reply.ok());
+    }
+
+    fn copy(&self, _of: RequestContext, copy: CopyCall, reply: ReplyHandle) {
+        let copied = self.copy_range(copy);
+        self.changed_by(Some(copy.to_handle), reply, copied, |reply, bytes| reply.copied(bytes));
     }
 
     fn forget(&self, node: u64, lookups: u64) {
@@ -476,16 +517,25 @@ impl FuseFileSystem for TreeFileSystem {
 
 impl TreeFileSystem {
     /// Returns the file that a program is about to write to.
-    fn written_to(&self, write: WriteCall, node: impl FnOnce() -> Result<Arc<TreeNode>>) -> Result<Arc<OpenFile>> {
+    fn written_to(&self, write: WriteCall, node: u64) -> Result<Arc<OpenFile>> {
         self.changes()?;
         let file = self.handles.file(write.handle)?;
         if write.kill_privileges {
-            let node = node()?;
+            let node = self.nodes.get(node)?;
             let descriptor = self.nodes.descriptor(&node)?;
             let _own = OwnChange::of(&node);
             sys::drop_rights(&descriptor)?;
         }
         Ok(file)
+    }
+
+    /// Changes the extended attributes of a node.
+    fn change_xattrs(&self, node: u64, change: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+        self.changes()?;
+        let node = self.nodes.get(node)?;
+        let descriptor = self.nodes.descriptor(&node)?;
+        let _own = OwnChange::of(&node);
+        change(&descriptor)
     }
 
     /// Answers a call that changed a file through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, the
@@ -513,9 +563,8 @@ impl TreeFileSystem {
     }
 
     fn created(&self, result: Result<(LookupEntry, NewHandle)>, reply: ReplyHandle) {
-        match result {
-            Ok((entry, (handle, backing))) => reply.created_backed(&entry, handle, flags_of(backing), backing),
-            Err(error) => reply.error(error),
-        }
+        answer(reply, result, |reply, (entry, (handle, backing))| {
+            reply.created_backed(entry, *handle, flags_of(*backing), *backing);
+        });
     }
 }

@@ -6,6 +6,7 @@
 //! *Circle*: the calls work on the file system of this file.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,8 +15,9 @@ use nectary_block::AccessStream;
 use nectary_buffer::stream_of;
 use nectary_fuse::protocol::{decode_device, open_flags};
 use nectary_fuse::{
-    Errno, FuseFileSystem, FuseRequest, LookupEntry, NegotiationResult, NodeAttributes as KernelAttributes,
-    ReplyHandle, RequestCall, RequestCaller, RequestedFeatures, features,
+    CopyCall, Errno, FuseFileSystem, FuseRequest, LockRange, LookupEntry, NegotiationResult,
+    NodeAttributes as KernelAttributes, PooledData, ReadCall, ReplyHandle, RequestCall, RequestCaller, RequestContext,
+    RequestedFeatures, SetAttributes, WriteCall, features,
 };
 use nectary_volume::client::{Error, NewInode, OpenFile};
 use nectary_volume::format::TARGET_BYTES_MAX;
@@ -239,6 +241,11 @@ fn is_change(call: &RequestCall<'_>) -> bool {
     }
 }
 
+/// A new inode of the caller.
+fn new_inode(of: RequestContext, mode: u32, umask: u32) -> NewInode {
+    NewInode { mode, umask, owner: of.caller.user, group: of.caller.group, ..NewInode::default() }
+}
+
 /// A mounted volume as the threads of the connection see it.
 pub struct VolumeService(pub Arc<VolumeFileSystem>);
 
@@ -282,13 +289,12 @@ impl FuseFileSystem for VolumeService {
         self.0.shown.negotiated(agreed.minor);
     }
 
-    fn serve(&self, mut request: FuseRequest<'_>, mut reply: ReplyHandle) {
+    fn admit(&self, request: &FuseRequest<'_>) -> Result<(), Errno> {
         // The kernel refuses changes before they get here, unless an administrator made it forget that the volume is
         // mounted read-only (`mount -i -o remount,rw`).
         if self.0.is_read_only && is_change(&request.call) {
-            return reply.errno(libc::EROFS);
+            return Err(Errno::new(libc::EROFS));
         }
-        let (node, caller, data) = (request.node, request.caller, request.data.take());
         let is_look = matches!(
             request.call,
             RequestCall::LookUp { .. }
@@ -297,237 +303,270 @@ impl FuseFileSystem for VolumeService {
                 | RequestCall::GetXattr { .. }
                 | RequestCall::ReadLink
         );
-        self.0.nodes.used(caller.thread, node, is_look);
-        let new =
-            move |mode, umask| NewInode { mode, umask, owner: caller.user, group: caller.group, ..NewInode::default() };
-        match request.call {
-            RequestCall::LookUp { name } => {
-                match calls::kept_entry(&self.0, node, name.to_bytes(), caller.thread) {
-                    Some(Ok(entry)) => return reply.entry(&entry),
-                    Some(Err(error)) => return reply.error(error),
-                    None => {}
-                }
-                let name = name.to_bytes().to_vec();
-                let found = move |this| calls::look_up(this, node, name, caller.thread);
-                self.run(reply, found, |reply, _, entry| reply.entry(&entry));
-            }
-            RequestCall::GetAttributes { .. } => {
-                let answer = move |reply: ReplyHandle, this: &VolumeFileSystem, found: InodeAttributes| {
-                    let (attributes, valid) = this.attributes(node, &found);
-                    reply.attributes(&attributes, valid);
-                };
-                self.stat(reply, node, answer);
-            }
-            RequestCall::StatX { .. } => {
-                let answer = move |reply: ReplyHandle, this: &VolumeFileSystem, found: InodeAttributes| {
-                    let (attributes, valid) = this.attributes(node, &found);
-                    reply.statx(&attributes, valid);
-                };
-                self.stat(reply, node, answer);
-            }
-            RequestCall::SetAttributes(change) => self.run(
-                reply,
-                move |this| calls::set(this, node, change),
-                move |reply, this, found| reply.attributes(&this.nodes.attributes(node, &found), VALID),
-            ),
-            RequestCall::ReadLink => {
-                self.run(
-                    reply,
-                    move |this| calls::read_link(this, node),
-                    |reply, _, target: Vec<u8>| {
-                        reply.bytes(&target);
-                    },
-                );
-            }
-            RequestCall::SymbolicLink { name, target } => {
-                let target = target.to_bytes().to_vec();
-                if target.len() > TARGET_BYTES_MAX {
-                    return reply.errno(libc::ENAMETOOLONG);
-                }
-                let new = NewInode { target, ..new(libc::S_IFLNK | 0o777, 0) };
-                self.make(reply, node, name.to_bytes().to_vec(), new);
-            }
-            RequestCall::MakeNode { name, mode, device, umask } => {
-                let new = NewInode { device: decode_device(device), ..new(mode, umask) };
-                self.make(reply, node, name.to_bytes().to_vec(), new);
-            }
-            RequestCall::MakeDirectory { name, mode, umask } => {
-                let mode = libc::S_IFDIR | mode & 0o7777;
-                self.make(reply, node, name.to_bytes().to_vec(), new(mode, umask));
-            }
-            RequestCall::Unlink { name } => match calls::unlink_now(&self.0, node, name.to_bytes()) {
-                Some(Ok(forgetting)) => self.answer_after(reply, forgetting, ReplyHandle::ok),
-                Some(Err(error)) => reply.error(error),
-                None => self.unlink(reply, node, name.to_bytes().to_vec(), false),
-            },
-            RequestCall::RemoveDirectory { name } => self.unlink(reply, node, name.to_bytes().to_vec(), true),
-            RequestCall::Rename { name, new_parent, new_name, flags } => {
-                let (name, new_name) = (name.to_bytes().to_vec(), new_name.to_bytes().to_vec());
-                let rename = move |this| calls::rename(this, (node, name), (new_parent, new_name), flags);
-                self.run(reply, rename, |reply, _, ()| reply.ok());
-            }
-            RequestCall::Link { node: linked, new_name } => {
-                let name = new_name.to_bytes().to_vec();
-                let link = move |this| calls::link(this, linked, node, name);
-                self.run(reply, link, |reply, _, entry| reply.entry(&entry));
-            }
-            RequestCall::Open { flags, .. } => {
-                self.run(
-                    reply,
-                    move |this| calls::open(this, node, flags),
-                    |reply, _, handle| {
-                        reply.opened(handle, OPEN_FLAGS);
-                    },
-                );
-            }
-            RequestCall::Create { name, mode, umask, flags, .. } => {
-                let new = new(libc::S_IFREG | mode & 0o7777, umask);
-                match calls::create_now(&self.0, (node, name.to_bytes()), &new, flags) {
-                    Some(Ok((entry, handle, forgetting))) => {
-                        return self.answer_after(reply, forgetting, move |reply| {
-                            reply.created(&entry, handle, OPEN_FLAGS);
-                        });
-                    }
-                    Some(Err(error)) => return reply.error(error),
-                    None => {}
-                }
-                let name = name.to_bytes().to_vec();
-                let create = move |this| calls::create(this, node, name, new, flags);
-                self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
-            }
-            RequestCall::TemporaryFile { mode, umask, flags } => {
-                let new = new(libc::S_IFREG | mode & 0o7777, umask);
-                let create = move |this| calls::create_nameless(this, node, new, flags);
-                self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
-            }
-            RequestCall::Read(read) => {
-                let bytes = move |this| calls::read(this, read, caller);
-                self.run(reply, bytes, |reply, _, contents: ReadBytes| {
-                    let parts: Vec<_> = contents.slices().into_iter().map(std::io::IoSlice::new).collect();
-                    reply.parts(&parts);
-                });
-            }
-            RequestCall::Write(write) => {
-                let Some(data) = data else { return reply.errno(libc::EINVAL) };
-                self.run(
-                    reply,
-                    move |this| calls::write(this, node, write, data),
-                    |reply, _, count| reply.written(count),
-                );
-            }
-            RequestCall::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
-            RequestCall::Release { handle, owner, unlock, .. } => {
-                let file = self.0.files().remove(&handle);
-                let owners = self.0.lock_owners().remove(&handle).unwrap_or_default();
-                let progress = reply.progress();
-                self.0.spawn(progress.of(async move {
-                    if let Some(file) = file {
-                        for owner in owners {
-                            // As below.
-                            let _ = file.unlock_all(owner, false).await;
-                        }
-                        if unlock {
-                            // An error means that the session has ended, and the lock with it.
-                            let _ = file.unlock_all(owner, true).await;
-                        }
-                        file.close().await;
-                    }
-                    reply.ok();
-                }));
-            }
-            RequestCall::OpenDirectory { .. } => reply.opened(self.0.sessions.told(), 0),
-            RequestCall::ReleaseDirectory { .. } => reply.ok(),
-            RequestCall::SyncDirectory { handle, .. } => {
-                self.run(reply, move |this| calls::sync_names(this, handle), |reply, _, ()| reply.ok());
-            }
-            RequestCall::Sync { handle, .. } => {
-                let sync = move |this: Arc<VolumeFileSystem>| async move {
-                    this.file(handle)?.sync().await.map_err(|error| errno(&error))
-                };
-                self.run(reply, sync, |reply, _, ()| reply.ok());
-            }
-            RequestCall::Flush { handle, owner } => {
-                self.0.lock_owners().get_mut(&handle).map(|owners| owners.remove(&owner));
-                if self.0.file(handle).is_ok_and(|file| file.is_flushed(owner)) {
-                    return reply.ok();
-                }
-                let flush = move |this: Arc<VolumeFileSystem>| async move {
-                    let file = this.file(handle)?;
-                    let flushed = file.flush().await;
-                    // When a program closes any descriptor of a file, it loses its locks on the file.
-                    let unlocked = file.unlock_all(owner, false).await;
-                    flushed.and(unlocked).map_err(|error| errno(&error))
-                };
-                self.run(reply, flush, |reply, _, ()| reply.ok());
-            }
-            RequestCall::SetXattr { name, value, flags, kill_group_id } => {
-                let (name, value) = (name.to_bytes().to_vec(), value.to_vec());
-                let set = move |this| calls::set_xattr(this, node, name, value, flags, kill_group_id);
-                self.run(reply, set, |reply, _, ()| reply.ok());
-            }
-            RequestCall::GetXattr { name, .. } if calls::has_no_xattrs(&self.0, node, name.to_bytes()) => {
-                reply.errno(libc::ENODATA);
-            }
-            RequestCall::GetXattr { name, .. } => {
-                let name = name.to_bytes().to_vec();
-                self.run(
-                    reply,
-                    move |this| calls::xattr(this, node, name),
-                    |reply, _, value: Vec<u8>| {
-                        reply.xattr(&value);
-                    },
-                );
-            }
-            RequestCall::ListXattr { .. } if calls::has_no_xattrs(&self.0, node, b"") => reply.xattr(&[]),
-            RequestCall::ListXattr { .. } => {
-                self.run(reply, move |this| calls::xattrs(this, node), |reply, _, names: Vec<u8>| reply.xattr(&names));
-            }
-            RequestCall::RemoveXattr { name } => {
-                let name = name.to_bytes().to_vec();
-                self.run(reply, move |this| calls::remove_xattr(this, node, name), |reply, _, ()| reply.ok());
-            }
-            RequestCall::ReadDirectory { offset, size, plus, .. } => {
-                let list = move |this| calls::list(this, node, offset, size, plus);
-                self.run(reply, list, |reply, _, listing| reply.listing(&listing));
-            }
-            RequestCall::Seek { handle, offset, whence } => {
-                let seek = move |this| calls::seek(this, handle, offset, whence);
-                self.run(reply, seek, |reply, _, offset| reply.position(offset));
-            }
-            RequestCall::Allocate { handle, offset, length, mode } => {
-                let allocate = move |this| calls::allocate(this, handle, offset, length, mode);
-                self.run(reply, allocate, |reply, _, ()| reply.ok());
-            }
-            RequestCall::GetLock(lock) => {
-                let test = move |this| calls::test_lock(this, lock);
-                self.run(reply, test, |reply, _, found| reply.lock(&found));
-            }
-            RequestCall::SetLock { lock, waits } => {
-                let unique = request.unique;
-                if waits {
-                    reply.waits_for_program();
-                }
-                let given_up = match waits.then(|| self.0.begin_lock_wait(unique)) {
-                    Some(None) => return reply.errno(libc::ENOLCK),
-                    given_up => given_up.flatten(),
-                };
-                if reply.is_interrupted()
-                    && let Some(given_up) = &given_up
-                {
-                    given_up.notify_one();
-                }
-                let set = move |this: Arc<VolumeFileSystem>| async move {
-                    let done = calls::set_lock(this.clone(), lock, given_up).await;
-                    this.end_lock_wait(unique);
-                    done
-                };
-                self.run(reply, set, |reply, _, ()| reply.ok());
-            }
-            RequestCall::Copy(copy) => {
-                self.run(reply, move |this| calls::copy(this, copy), |reply, _, count| reply.copied(count));
-            }
-            _ => reply.errno(libc::ENOSYS),
+        self.0.nodes.used(request.caller.thread, request.node, is_look);
+        Ok(())
+    }
+
+    fn look_up(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        let (node, thread) = (of.node, of.caller.thread);
+        match calls::kept_entry(&self.0, node, name.to_bytes(), thread) {
+            Some(Ok(entry)) => return reply.entry(&entry),
+            Some(Err(error)) => return reply.error(error),
+            None => {}
         }
+        let name = name.to_bytes().to_vec();
+        let found = move |this| calls::look_up(this, node, name, thread);
+        self.run(reply, found, |reply, _, entry| reply.entry(&entry));
+    }
+
+    fn get_attributes(&self, of: RequestContext, reply: ReplyHandle) {
+        self.stat(reply, of.node, move |reply, this, found| {
+            let (attributes, valid) = this.attributes(of.node, &found);
+            reply.attributes(&attributes, valid);
+        });
+    }
+
+    fn stat_x(&self, of: RequestContext, reply: ReplyHandle) {
+        self.stat(reply, of.node, move |reply, this, found| {
+            let (attributes, valid) = this.attributes(of.node, &found);
+            reply.statx(&attributes, valid);
+        });
+    }
+
+    fn set_attributes(&self, of: RequestContext, change: SetAttributes, reply: ReplyHandle) {
+        let set = move |this| calls::set(this, of.node, change);
+        self.run(reply, set, move |reply, this, found| {
+            reply.attributes(&this.nodes.attributes(of.node, &found), VALID);
+        });
+    }
+
+    fn read_link(&self, of: RequestContext, reply: ReplyHandle) {
+        let target = move |this| calls::read_link(this, of.node);
+        self.run(reply, target, |reply, _, target: Vec<u8>| reply.bytes(&target));
+    }
+
+    fn symbolic_link(&self, of: RequestContext, name: &CStr, target: &CStr, reply: ReplyHandle) {
+        let target = target.to_bytes().to_vec();
+        if target.len() > TARGET_BYTES_MAX {
+            return reply.errno(libc::ENAMETOOLONG);
+        }
+        self.make(reply, of.node, name, NewInode { target, ..new_inode(of, libc::S_IFLNK | 0o777, 0) });
+    }
+
+    fn make_node(&self, of: RequestContext, name: &CStr, mode: u32, device: u32, umask: u32, reply: ReplyHandle) {
+        let new = NewInode { device: decode_device(device), ..new_inode(of, mode, umask) };
+        self.make(reply, of.node, name, new);
+    }
+
+    fn make_directory(&self, of: RequestContext, name: &CStr, mode: u32, umask: u32, reply: ReplyHandle) {
+        self.make(reply, of.node, name, new_inode(of, libc::S_IFDIR | mode & 0o7777, umask));
+    }
+
+    fn unlink(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        match calls::unlink_now(&self.0, of.node, name.to_bytes()) {
+            Some(Ok(forgetting)) => self.answer_after(reply, forgetting, ReplyHandle::ok),
+            Some(Err(error)) => reply.error(error),
+            None => self.remove_name(reply, of.node, name, false),
+        }
+    }
+
+    fn remove_directory(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        self.remove_name(reply, of.node, name, true);
+    }
+
+    fn rename(
+        &self,
+        of: RequestContext,
+        name: &CStr,
+        new_parent: u64,
+        new_name: &CStr,
+        flags: u32,
+        reply: ReplyHandle,
+    ) {
+        let (name, new_name) = (name.to_bytes().to_vec(), new_name.to_bytes().to_vec());
+        let rename = move |this| calls::rename(this, (of.node, name), (new_parent, new_name), flags);
+        self.run(reply, rename, |reply, _, ()| reply.ok());
+    }
+
+    fn link(&self, of: RequestContext, node: u64, new_name: &CStr, reply: ReplyHandle) {
+        let name = new_name.to_bytes().to_vec();
+        let link = move |this| calls::link(this, node, of.node, name);
+        self.run(reply, link, |reply, _, entry| reply.entry(&entry));
+    }
+
+    fn open(&self, of: RequestContext, flags: i32, reply: ReplyHandle) {
+        let open = move |this| calls::open(this, of.node, flags);
+        self.run(reply, open, |reply, _, handle| reply.opened(handle, OPEN_FLAGS));
+    }
+
+    fn create(&self, of: RequestContext, name: &CStr, mode: u32, umask: u32, flags: i32, reply: ReplyHandle) {
+        let new = new_inode(of, libc::S_IFREG | mode & 0o7777, umask);
+        match calls::create_now(&self.0, (of.node, name.to_bytes()), &new, flags) {
+            Some(Ok((entry, handle, forgetting))) => {
+                return self.answer_after(reply, forgetting, move |reply| reply.created(&entry, handle, OPEN_FLAGS));
+            }
+            Some(Err(error)) => return reply.error(error),
+            None => {}
+        }
+        let name = name.to_bytes().to_vec();
+        let create = move |this| calls::create(this, of.node, name, new, flags);
+        self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
+    }
+
+    fn temporary_file(&self, of: RequestContext, mode: u32, umask: u32, flags: i32, reply: ReplyHandle) {
+        let new = new_inode(of, libc::S_IFREG | mode & 0o7777, umask);
+        let create = move |this| calls::create_nameless(this, of.node, new, flags);
+        self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
+    }
+
+    fn read(&self, of: RequestContext, read: ReadCall, reply: ReplyHandle) {
+        let bytes = move |this| calls::read(this, read, of.caller);
+        self.run(reply, bytes, |reply, _, contents: ReadBytes| {
+            let parts: Vec<_> = contents.slices().into_iter().map(std::io::IoSlice::new).collect();
+            reply.parts(&parts);
+        });
+    }
+
+    fn write(&self, of: RequestContext, write: WriteCall, data: PooledData, reply: ReplyHandle) {
+        let work = move |this| calls::write(this, of.node, write, data);
+        self.run(reply, work, |reply, _, count| reply.written(count));
+    }
+
+    fn stat_fs(&self, _of: RequestContext, reply: ReplyHandle) {
+        self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes));
+    }
+
+    fn release(&self, _of: RequestContext, handle: u64, owner: u64, unlock: bool, reply: ReplyHandle) {
+        let file = self.0.files().remove(&handle);
+        let owners = self.0.lock_owners().remove(&handle).unwrap_or_default();
+        let progress = reply.progress();
+        self.0.spawn(progress.of(async move {
+            if let Some(file) = file {
+                for owner in owners {
+                    // As below.
+                    let _ = file.unlock_all(owner, false).await;
+                }
+                if unlock {
+                    // An error means that the session has ended, and the lock with it.
+                    let _ = file.unlock_all(owner, true).await;
+                }
+                file.close().await;
+            }
+            reply.ok();
+        }));
+    }
+
+    fn open_directory(&self, _of: RequestContext, reply: ReplyHandle) {
+        reply.opened(self.0.sessions.told(), 0);
+    }
+
+    fn release_directory(&self, _of: RequestContext, _handle: u64, reply: ReplyHandle) {
+        reply.ok();
+    }
+
+    fn sync_directory(&self, _of: RequestContext, handle: u64, reply: ReplyHandle) {
+        self.run(reply, move |this| calls::sync_names(this, handle), |reply, _, ()| reply.ok());
+    }
+
+    fn sync(&self, _of: RequestContext, handle: u64, reply: ReplyHandle) {
+        let sync = move |this: Arc<VolumeFileSystem>| async move {
+            this.file(handle)?.sync().await.map_err(|error| errno(&error))
+        };
+        self.run(reply, sync, |reply, _, ()| reply.ok());
+    }
+
+    fn flush(&self, _of: RequestContext, handle: u64, owner: u64, reply: ReplyHandle) {
+        self.0.lock_owners().get_mut(&handle).map(|owners| owners.remove(&owner));
+        if self.0.file(handle).is_ok_and(|file| file.is_flushed(owner)) {
+            return reply.ok();
+        }
+        let flush = move |this: Arc<VolumeFileSystem>| async move {
+            let file = this.file(handle)?;
+            let flushed = file.flush().await;
+            // When a program closes any descriptor of a file, it loses its locks on the file.
+            let unlocked = file.unlock_all(owner, false).await;
+            flushed.and(unlocked).map_err(|error| errno(&error))
+        };
+        self.run(reply, flush, |reply, _, ()| reply.ok());
+    }
+
+    fn set_xattr(
+        &self,
+        of: RequestContext,
+        name: &CStr,
+        value: &[u8],
+        flags: u32,
+        kill_group_id: bool,
+        reply: ReplyHandle,
+    ) {
+        let (name, value) = (name.to_bytes().to_vec(), value.to_vec());
+        let set = move |this| calls::set_xattr(this, of.node, name, value, flags, kill_group_id);
+        self.run(reply, set, |reply, _, ()| reply.ok());
+    }
+
+    fn get_xattr(&self, of: RequestContext, name: &CStr, _size: u32, reply: ReplyHandle) {
+        if calls::has_no_xattrs(&self.0, of.node, name.to_bytes()) {
+            return reply.errno(libc::ENODATA);
+        }
+        let name = name.to_bytes().to_vec();
+        let value = move |this| calls::xattr(this, of.node, name);
+        self.run(reply, value, |reply, _, value: Vec<u8>| reply.xattr(&value));
+    }
+
+    fn list_xattr(&self, of: RequestContext, _size: u32, reply: ReplyHandle) {
+        if calls::has_no_xattrs(&self.0, of.node, b"") {
+            return reply.xattr(&[]);
+        }
+        self.run(reply, move |this| calls::xattrs(this, of.node), |reply, _, names: Vec<u8>| reply.xattr(&names));
+    }
+
+    fn remove_xattr(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        let name = name.to_bytes().to_vec();
+        self.run(reply, move |this| calls::remove_xattr(this, of.node, name), |reply, _, ()| reply.ok());
+    }
+
+    fn read_directory(&self, of: RequestContext, _handle: u64, offset: u64, size: u32, plus: bool, reply: ReplyHandle) {
+        let list = move |this| calls::list(this, of.node, offset, size, plus);
+        self.run(reply, list, |reply, _, listing| reply.listing(&listing));
+    }
+
+    fn seek(&self, _of: RequestContext, handle: u64, offset: u64, whence: i32, reply: ReplyHandle) {
+        let seek = move |this| calls::seek(this, handle, offset, whence);
+        self.run(reply, seek, |reply, _, offset| reply.position(offset));
+    }
+
+    fn allocate(&self, _of: RequestContext, handle: u64, offset: u64, length: u64, mode: i32, reply: ReplyHandle) {
+        let allocate = move |this| calls::allocate(this, handle, offset, length, mode);
+        self.run(reply, allocate, |reply, _, ()| reply.ok());
+    }
+
+    fn get_lock(&self, _of: RequestContext, lock: LockRange, reply: ReplyHandle) {
+        self.run(reply, move |this| calls::test_lock(this, lock), |reply, _, found| reply.lock(&found));
+    }
+
+    fn set_lock(&self, of: RequestContext, lock: LockRange, waits: bool, mut reply: ReplyHandle) {
+        if waits {
+            reply.waits_for_program();
+        }
+        let given_up = match waits.then(|| self.0.begin_lock_wait(of.unique)) {
+            Some(None) => return reply.errno(libc::ENOLCK),
+            given_up => given_up.flatten(),
+        };
+        if reply.is_interrupted()
+            && let Some(given_up) = &given_up
+        {
+            given_up.notify_one();
+        }
+        let set = move |this: Arc<VolumeFileSystem>| async move {
+            let done = calls::set_lock(this.clone(), lock, given_up).await;
+            this.end_lock_wait(of.unique);
+            done
+        };
+        self.run(reply, set, |reply, _, ()| reply.ok());
+    }
+
+    fn copy(&self, _of: RequestContext, copy: CopyCall, reply: ReplyHandle) {
+        self.run(reply, move |this| calls::copy(this, copy), |reply, _, count| reply.copied(count));
     }
 
     fn interrupted(&self, unique: u64, _is_answered: bool) {
@@ -575,12 +614,14 @@ impl VolumeService {
         }));
     }
 
-    fn make(&self, reply: ReplyHandle, parent: u64, name: Vec<u8>, new: NewInode) {
+    fn make(&self, reply: ReplyHandle, parent: u64, name: &CStr, new: NewInode) {
+        let name = name.to_bytes().to_vec();
         let make = move |this| calls::make(this, parent, name, new);
         self.run(reply, make, |reply, _, entry| reply.entry(&entry));
     }
 
-    fn unlink(&self, reply: ReplyHandle, parent: u64, name: Vec<u8>, is_directory: bool) {
+    fn remove_name(&self, reply: ReplyHandle, parent: u64, name: &CStr, is_directory: bool) {
+        let name = name.to_bytes().to_vec();
         let unlink = move |this| calls::unlink(this, parent, name, is_directory);
         self.run(reply, unlink, |reply, _, ()| reply.ok());
     }

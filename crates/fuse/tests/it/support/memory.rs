@@ -1,13 +1,14 @@
 //! A file system in memory. It has the minimum of features that real programs need, and gives every kind of answer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use nectary_fuse::protocol::{open_flags, valid};
 use nectary_fuse::{
-    DirectoryListing, Errno, FuseFileSystem, FuseRequest, LockRange, LookupEntry, NodeAttributes, ReplyHandle,
-    RequestCall, RequestedFeatures, SetAttributes, StatFs, features,
+    DirectoryListing, Errno, FuseFileSystem, LockRange, LookupEntry, NodeAttributes, PooledData, ReadCall, ReplyHandle,
+    RequestContext, RequestedFeatures, SetAttributes, StatFs, WriteCall, features,
 };
 
 const ROOT: u64 = 1;
@@ -248,138 +249,214 @@ impl FuseFileSystem for MemoryFileSystem {
         RequestedFeatures { features, ..RequestedFeatures::default() }
     }
 
-    fn serve(&self, request: FuseRequest<'_>, reply: ReplyHandle) {
-        let (node, mut state) = (request.node, self.state());
-        let answer = |result: Result<()>, reply: ReplyHandle| reply.done(result);
-        match request.call {
-            RequestCall::LookUp { name } => {
-                let found = state
-                    .names(node)
-                    .and_then(|names| names.get(name.to_bytes()).copied().ok_or(Errno::new(libc::ENOENT)));
-                entry(reply, found.and_then(|number| state.entry(number)));
-            }
-            RequestCall::GetAttributes { .. } => match state.attributes(node) {
-                Ok(attributes) => reply.attributes(&attributes, VALID),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::StatX { .. } => match state.attributes(node) {
-                Ok(attributes) => reply.statx(&NodeAttributes { born: Some((1, 2)), ..attributes }, VALID),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::SetAttributes(change) => match state.set(node, change) {
-                Ok(attributes) => reply.attributes(&attributes, VALID),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::MakeDirectory { name, mode, .. } => {
-                let content = NodeContent::Directory(BTreeMap::new());
-                entry(reply, state.make(node, name.to_bytes(), libc::S_IFDIR | mode, content));
-            }
-            RequestCall::SymbolicLink { name, target } => {
-                let content = NodeContent::Link(target.to_bytes().to_vec());
-                entry(reply, state.make(node, name.to_bytes(), libc::S_IFLNK | 0o777, content));
-            }
-            RequestCall::ReadLink => match state.node(node).map(|node| &node.content) {
-                Ok(NodeContent::Link(target)) => reply.bytes(target),
-                _ => reply.errno(libc::EINVAL),
-            },
-            RequestCall::Create { name, mode, .. } => {
-                match state.make(node, name.to_bytes(), mode, NodeContent::File(Vec::new())) {
-                    Ok(entry) => reply.created(&entry, 0, open_flags::DIRECT_IO),
-                    Err(error) => reply.error(error),
-                }
-            }
-            RequestCall::Link { node: of, new_name } => entry(reply, state.link(node, new_name.to_bytes(), of)),
-            RequestCall::Unlink { name } => answer(state.unlink(node, name.to_bytes()), reply),
-            RequestCall::RemoveDirectory { name } => {
-                let found = state.names(node).map(|names| names.get(name.to_bytes()).copied());
-                let is_full = match found {
-                    Ok(Some(number)) => state.names(number).is_ok_and(|names| !names.is_empty()),
-                    _ => false,
-                };
-                answer(if is_full { errno(libc::ENOTEMPTY) } else { state.unlink(node, name.to_bytes()) }, reply);
-            }
-            RequestCall::Rename { name, new_parent, new_name, flags: 0 } => {
-                let moved =
-                    state.names(node).and_then(|names| names.remove(name.to_bytes()).ok_or(Errno::new(libc::ENOENT)));
-                let moved = moved.and_then(|number| {
-                    let _ = state.unlink(new_parent, new_name.to_bytes());
-                    state.names(new_parent).map(|names| names.insert(new_name.to_bytes().to_vec(), number))
-                });
-                answer(moved.map(drop), reply);
-            }
-            RequestCall::Open { .. } => reply.opened(0, open_flags::DIRECT_IO),
-            RequestCall::OpenDirectory { .. } => reply.opened(0, 0),
-            RequestCall::Read(read) => match state.file(node) {
-                Ok(bytes) => {
-                    let start = bytes.len().min(read.offset as usize);
-                    let end = bytes.len().min(start + read.size as usize);
-                    reply.bytes(&bytes[start..end]);
-                }
-                Err(error) => reply.error(error),
-            },
-            RequestCall::Write(write) => {
-                let data = request.data.unwrap().to_vec();
-                state.figures.write_bytes_max = state.figures.write_bytes_max.max(write.size);
-                match state.file(node) {
-                    Ok(bytes) => {
-                        let end = write.offset as usize + data.len();
-                        bytes.resize(bytes.len().max(end), 0);
-                        bytes[write.offset as usize..end].copy_from_slice(&data);
-                        reply.written(write.size);
-                    }
-                    Err(error) => reply.error(error),
-                }
-            }
-            RequestCall::ReadDirectory { offset, size, plus, .. } => match state.list(node, offset, size, plus) {
-                Ok(listing) => reply.listing(&listing),
-                Err(error) => reply.error(error),
-            },
-            RequestCall::SetXattr { name, value, .. } => {
-                let set = state.node(node).map(|node| node.xattrs.insert(name.to_bytes().to_vec(), value.to_vec()));
-                answer(set.map(drop), reply);
-            }
-            RequestCall::GetXattr { name, .. } => match state.node(node).map(|node| node.xattrs.get(name.to_bytes())) {
-                Ok(Some(value)) => reply.xattr(value),
-                _ => reply.errno(libc::ENODATA),
-            },
-            RequestCall::ListXattr { .. } => match state.node(node) {
-                Ok(node) => {
-                    let names = node.xattrs.keys().flat_map(|name| name.iter().copied().chain([0]));
-                    reply.xattr(&names.collect::<Vec<u8>>());
-                }
-                Err(error) => reply.error(error),
-            },
-            RequestCall::RemoveXattr { name } => match state.node(node).map(|node| node.xattrs.remove(name.to_bytes()))
-            {
-                Ok(Some(_)) => reply.ok(),
-                _ => reply.errno(libc::ENODATA),
-            },
-            RequestCall::SetLock { lock, waits } => {
-                match state.lock(node, &lock) {
-                    Err(error) if waits && error.number() == libc::EAGAIN => {
-                        if reply.is_interrupted() {
-                            reply.errno(libc::EINTR);
-                        } else {
-                            state.waiting.push((request.unique, node, lock, reply));
-                        }
-                    }
-                    result => reply.done(result),
-                }
-                state.grant();
-            }
-            RequestCall::StatFs => {
-                reply.statfs(&StatFs { block_bytes: 4096, name_bytes_max: 255, ..StatFs::default() })
-            }
-            RequestCall::Release { owner, unlock, .. } => {
-                if unlock && let Ok(node) = state.node(node) {
-                    node.lock_owners.remove(&owner);
-                }
-                state.grant();
-                reply.ok();
-            }
-            RequestCall::ReleaseDirectory { .. } | RequestCall::Sync { .. } | RequestCall::Flush { .. } => reply.ok(),
-            _ => reply.errno(libc::ENOSYS),
+    fn look_up(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        let mut state = self.state();
+        let found =
+            state.names(of.node).and_then(|names| names.get(name.to_bytes()).copied().ok_or(Errno::new(libc::ENOENT)));
+        entry(reply, found.and_then(|number| state.entry(number)));
+    }
+
+    fn get_attributes(&self, of: RequestContext, reply: ReplyHandle) {
+        match self.state().attributes(of.node) {
+            Ok(attributes) => reply.attributes(&attributes, VALID),
+            Err(error) => reply.error(error),
         }
+    }
+
+    fn stat_x(&self, of: RequestContext, reply: ReplyHandle) {
+        match self.state().attributes(of.node) {
+            Ok(attributes) => reply.statx(&NodeAttributes { born: Some((1, 2)), ..attributes }, VALID),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn set_attributes(&self, of: RequestContext, change: SetAttributes, reply: ReplyHandle) {
+        match self.state().set(of.node, change) {
+            Ok(attributes) => reply.attributes(&attributes, VALID),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn make_directory(&self, of: RequestContext, name: &CStr, mode: u32, _umask: u32, reply: ReplyHandle) {
+        let content = NodeContent::Directory(BTreeMap::new());
+        entry(reply, self.state().make(of.node, name.to_bytes(), libc::S_IFDIR | mode, content));
+    }
+
+    fn symbolic_link(&self, of: RequestContext, name: &CStr, target: &CStr, reply: ReplyHandle) {
+        let content = NodeContent::Link(target.to_bytes().to_vec());
+        entry(reply, self.state().make(of.node, name.to_bytes(), libc::S_IFLNK | 0o777, content));
+    }
+
+    fn read_link(&self, of: RequestContext, reply: ReplyHandle) {
+        match self.state().node(of.node).map(|node| &node.content) {
+            Ok(NodeContent::Link(target)) => reply.bytes(target),
+            _ => reply.errno(libc::EINVAL),
+        }
+    }
+
+    fn create(&self, of: RequestContext, name: &CStr, mode: u32, _umask: u32, _flags: i32, reply: ReplyHandle) {
+        match self.state().make(of.node, name.to_bytes(), mode, NodeContent::File(Vec::new())) {
+            Ok(entry) => reply.created(&entry, 0, open_flags::DIRECT_IO),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn link(&self, of: RequestContext, node: u64, new_name: &CStr, reply: ReplyHandle) {
+        entry(reply, self.state().link(of.node, new_name.to_bytes(), node));
+    }
+
+    fn unlink(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        reply.done(self.state().unlink(of.node, name.to_bytes()));
+    }
+
+    fn remove_directory(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        let mut state = self.state();
+        let found = state.names(of.node).map(|names| names.get(name.to_bytes()).copied());
+        let is_full = match found {
+            Ok(Some(number)) => state.names(number).is_ok_and(|names| !names.is_empty()),
+            _ => false,
+        };
+        reply.done(if is_full { errno(libc::ENOTEMPTY) } else { state.unlink(of.node, name.to_bytes()) });
+    }
+
+    fn rename(
+        &self,
+        of: RequestContext,
+        name: &CStr,
+        new_parent: u64,
+        new_name: &CStr,
+        flags: u32,
+        reply: ReplyHandle,
+    ) {
+        if flags != 0 {
+            return reply.errno(libc::ENOSYS);
+        }
+        let mut state = self.state();
+        let moved =
+            state.names(of.node).and_then(|names| names.remove(name.to_bytes()).ok_or(Errno::new(libc::ENOENT)));
+        let moved = moved.and_then(|number| {
+            let _ = state.unlink(new_parent, new_name.to_bytes());
+            state.names(new_parent).map(|names| names.insert(new_name.to_bytes().to_vec(), number))
+        });
+        reply.done(moved.map(drop));
+    }
+
+    fn open(&self, _of: RequestContext, _flags: i32, reply: ReplyHandle) {
+        reply.opened(0, open_flags::DIRECT_IO);
+    }
+
+    fn open_directory(&self, _of: RequestContext, reply: ReplyHandle) {
+        reply.opened(0, 0);
+    }
+
+    fn read(&self, of: RequestContext, read: ReadCall, reply: ReplyHandle) {
+        match self.state().file(of.node) {
+            Ok(bytes) => {
+                let start = bytes.len().min(read.offset as usize);
+                let end = bytes.len().min(start + read.size as usize);
+                reply.bytes(&bytes[start..end]);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write(&self, of: RequestContext, write: WriteCall, data: PooledData, reply: ReplyHandle) {
+        let (mut state, data) = (self.state(), data.to_vec());
+        state.figures.write_bytes_max = state.figures.write_bytes_max.max(write.size);
+        match state.file(of.node) {
+            Ok(bytes) => {
+                let end = write.offset as usize + data.len();
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[write.offset as usize..end].copy_from_slice(&data);
+                reply.written(write.size);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn read_directory(&self, of: RequestContext, _handle: u64, offset: u64, size: u32, plus: bool, reply: ReplyHandle) {
+        match self.state().list(of.node, offset, size, plus) {
+            Ok(listing) => reply.listing(&listing),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn set_xattr(
+        &self,
+        of: RequestContext,
+        name: &CStr,
+        value: &[u8],
+        _flags: u32,
+        _kill_group_id: bool,
+        reply: ReplyHandle,
+    ) {
+        let mut state = self.state();
+        let set = state.node(of.node).map(|node| node.xattrs.insert(name.to_bytes().to_vec(), value.to_vec()));
+        reply.done(set.map(drop));
+    }
+
+    fn get_xattr(&self, of: RequestContext, name: &CStr, _size: u32, reply: ReplyHandle) {
+        match self.state().node(of.node).map(|node| node.xattrs.get(name.to_bytes())) {
+            Ok(Some(value)) => reply.xattr(value),
+            _ => reply.errno(libc::ENODATA),
+        }
+    }
+
+    fn list_xattr(&self, of: RequestContext, _size: u32, reply: ReplyHandle) {
+        match self.state().node(of.node) {
+            Ok(node) => {
+                let names = node.xattrs.keys().flat_map(|name| name.iter().copied().chain([0]));
+                reply.xattr(&names.collect::<Vec<u8>>());
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn remove_xattr(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
+        match self.state().node(of.node).map(|node| node.xattrs.remove(name.to_bytes())) {
+            Ok(Some(_)) => reply.ok(),
+            _ => reply.errno(libc::ENODATA),
+        }
+    }
+
+    fn set_lock(&self, of: RequestContext, lock: LockRange, waits: bool, reply: ReplyHandle) {
+        let mut state = self.state();
+        match state.lock(of.node, &lock) {
+            Err(error) if waits && error.number() == libc::EAGAIN => {
+                if reply.is_interrupted() {
+                    reply.errno(libc::EINTR);
+                } else {
+                    state.waiting.push((of.unique, of.node, lock, reply));
+                }
+            }
+            result => reply.done(result),
+        }
+        state.grant();
+    }
+
+    fn stat_fs(&self, _of: RequestContext, reply: ReplyHandle) {
+        reply.statfs(&StatFs { block_bytes: 4096, name_bytes_max: 255, ..StatFs::default() });
+    }
+
+    fn release(&self, of: RequestContext, _handle: u64, owner: u64, unlock: bool, reply: ReplyHandle) {
+        let mut state = self.state();
+        if unlock && let Ok(node) = state.node(of.node) {
+            node.lock_owners.remove(&owner);
+        }
+        state.grant();
+        reply.ok();
+    }
+
+    fn release_directory(&self, _of: RequestContext, _handle: u64, reply: ReplyHandle) {
+        reply.ok();
+    }
+
+    fn sync(&self, _of: RequestContext, _handle: u64, reply: ReplyHandle) {
+        reply.ok();
+    }
+
+    fn flush(&self, _of: RequestContext, _handle: u64, _owner: u64, reply: ReplyHandle) {
+        reply.ok();
     }
 
     fn forget(&self, node: u64, lookups: u64) {
