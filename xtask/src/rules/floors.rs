@@ -28,7 +28,7 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// Crates for tests only: they may depend on any floor; crates with a floor may use them only as dev-dependencies.
-const BESIDE: &[&str] = &["nectary-features", "nectary-sim", "nectary-fuzz", "nectary-e2e", "xtask"];
+const BESIDE: &[&str] = &["nectary-features", "nectary-kit", "nectary-sim", "nectary-fuzz", "nectary-e2e", "xtask"];
 
 /// Heavy frameworks, and the crates that may depend on each, so that other crates need not build them.
 const FRAMEWORKS: &[(&str, &[&str])] = &[

@@ -4,8 +4,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use nectary_buffer::WriteMode;
 
@@ -48,26 +46,23 @@ fn writable(shown: &TreeMount, name: &str) -> File {
 
 /// Opens a file for reading when the kernel passes it through. The kernel says late that a last handle was closed.
 fn passed(shown: &TreeMount, name: &str) -> File {
-    let (before, began) = (shown.tree.figures().passed_opens, Instant::now());
-    loop {
+    let before = shown.tree.figures().passed_opens;
+    nectary_kit::find(format_args!("{name} is passed through"), || {
         let file = File::open(shown.at(name)).unwrap();
-        if shown.tree.figures().passed_opens > before {
-            return file;
-        }
-        drop(file);
-        assert!(began.elapsed().as_secs() < 20, "{name} is not passed through");
-        sleep(Duration::from_millis(5));
-    }
+        (shown.tree.figures().passed_opens > before).then_some(file)
+    })
 }
 
 /// Asserts that a file has these bytes when the kernel no longer passes it through.
 fn cached(shown: &TreeMount, name: &str, expected: &[u8]) {
-    let (before, began) = (references(shown), Instant::now());
-    while references(shown) == before {
-        assert!(whole(&mut writable(shown, name)) == expected, "{name}");
-        assert!(began.elapsed().as_secs() < 20, "{name} stays passed through");
-        sleep(Duration::from_millis(5));
-    }
+    let before = references(shown);
+    nectary_kit::until(format_args!("{name} is passed through no more"), || {
+        let is_cached = references(shown) != before;
+        if !is_cached {
+            assert!(whole(&mut writable(shown, name)) == expected, "{name}");
+        }
+        is_cached
+    });
 }
 
 /// Small files pass through and large files do not.

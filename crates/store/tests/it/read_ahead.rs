@@ -83,9 +83,7 @@ async fn prepared() -> (Arc<SlowReadDevice>, Store, Bytes) {
     let slow = Arc::new(slow);
     let options = OpenOptions { memory_bytes: MEMORY_BYTES as u64, ..options() };
     let store = Store::open(Arc::new(SharedSlowDevice(slow.clone())), options).await.expect("it opens");
-    while !store.stat().names_known {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    nectary_kit::until_async("the names are known", async || store.stat().names_known).await;
     (slow, store, bytes)
 }
 

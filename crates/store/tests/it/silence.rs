@@ -80,11 +80,8 @@ async fn silent_reads_are_misses_until_answered() {
     assert!(stat.counts.reads_late >= 1 && stat.counts.reads_avoided >= 15, "{:?}", stat.counts);
     assert!(store.take_notes().iter().any(|note| note.contains("not answered in time")));
     gate.send(Vec::new()).unwrap();
-    let begun = Instant::now();
-    while store.get(KeyRef::new(b"key 1", b"")).await.is_none() {
-        assert!(begun.elapsed() < SOON, "it answers again");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let is_there = async || store.get(KeyRef::new(b"key 1", b"")).await.is_some();
+    nectary_kit::until_async("it answers again", is_there).await;
     assert_eq!(store.stat().trouble, None);
 }
 
@@ -105,11 +102,7 @@ async fn silent_writes_fail_purges() {
         assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
         assert!(store.stat().trouble.is_some());
         gate.send(Vec::new()).unwrap();
-        let begun = Instant::now();
-        while store.sync().await.is_err() {
-            assert!(begun.elapsed() < SOON, "it answers again");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        nectary_kit::until_async("it answers again", async || store.sync().await.is_ok()).await;
         put(&store, "after", 3000).await;
         store.sync().await.unwrap();
         assert_eq!(store.stat().trouble, None);
@@ -154,10 +147,6 @@ async fn silent_span_fails_alone() {
     assert!(store.purge_all().await.is_err());
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     gate.send(Vec::new()).unwrap();
-    let begun = Instant::now();
-    while store.purge_all().await.is_err() {
-        assert!(begun.elapsed() < SOON, "it answers again");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    nectary_kit::until_async("it answers again", async || store.purge_all().await.is_ok()).await;
     store.close().await.unwrap();
 }

@@ -108,9 +108,7 @@ async fn closed(bytes: u64, objects: u64, length: usize) -> DeviceSnapshot {
         put(&store, number, length).await;
     }
     // A close while the index loads would write nothing.
-    while store.stat().index_loading {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    nectary_kit::until_async("the index is loaded", async || !store.stat().index_loading).await;
     store.close().await.unwrap();
     memory.snapshot()
 }
@@ -236,9 +234,7 @@ async fn open_reads_each_chunk_once() {
             assert!(Store::probe(&scratched.device()).await.unwrap());
             let open = OpenOptions { index_loading, ..options() };
             let store = Store::open(scratched.device(), open).await.unwrap();
-            while store.stat().index_loading {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            nectary_kit::until_async("the index is loaded", async || !store.stat().index_loading).await;
             let reads = scratched.reads();
             assert!(reads <= reads_max, "{objects} objects: {reads} reads");
         }

@@ -42,9 +42,7 @@ async fn filled() -> (SharedDevice, Store) {
 async fn warm(device: SharedDevice, store: Store) -> (Store, StoreStat) {
     drop(store);
     let store = open(device).await;
-    while store.stat().warming {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    nectary_kit::until_async("it is warm", async || !store.stat().warming).await;
     let stat = store.stat();
     (store, stat)
 }
@@ -76,9 +74,7 @@ async fn unwanted_warm_up_reads_nothing() {
     let (device, store) = filled().await;
     drop(store);
     let store = Store::open(device, options()).await.unwrap();
-    while store.stat().warming {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    nectary_kit::until_async("it is warm", async || !store.stat().warming).await;
     assert_eq!((store.stat().counts.warmed, store.stat().memory_entries), (0, 0));
 }
 

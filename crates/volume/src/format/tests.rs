@@ -1,29 +1,11 @@
 //! Golden bytes, round trips, and bytes that belong to no structure.
 
+use nectary_kit::SeededRandom;
+
 use super::*;
 use crate::origin::ProcessOrigin;
 
 const VOLUME: VolumeIdentity = VolumeIdentity(*b"identity-volume!");
-
-/// A pseudo-random generator (SplitMix64): the same seed gives the same numbers.
-struct FormatTestRandom(u64);
-
-impl FormatTestRandom {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-}
 
 fn label() -> VolumeLabel {
     VolumeLabel {
@@ -285,7 +267,7 @@ fn encoded_structures_decode_equal() {
 
 #[test]
 fn flipped_frame_bit_is_detected() {
-    let mut random = FormatTestRandom(1);
+    let mut random = SeededRandom::new(1);
     for (name, bytes, decode) in frames() {
         let length = u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as u64;
         for _ in 0..300 {
@@ -341,7 +323,7 @@ fn out_of_bounds_values_refused() {
 fn decoders_never_panic_on_noise() {
     let seed = std::env::var("NECTARY_FORMAT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
     println!("NECTARY_FORMAT_SEED={seed}");
-    let mut random = FormatTestRandom(seed);
+    let mut random = SeededRandom::new(seed);
     let mut decoded = 0;
     for (name, bytes, decode) in frames().iter().chain(&values()) {
         for round in 0..2000 {
@@ -354,7 +336,7 @@ fn decoders_never_panic_on_noise() {
             };
             for _ in 0..random.below(4) {
                 if !wrong.is_empty() {
-                    let (at, value) = (random.below(wrong.len().min(400) as u64) as usize, random.next() as u8);
+                    let (at, value) = (random.below(wrong.len().min(400) as u64) as usize, random.next_u64() as u8);
                     wrong[at] = value;
                 }
             }

@@ -1,7 +1,5 @@
 //! A server restarts while its clients are connected.
 
-use std::time::Duration;
-
 use crate::common::{ROOT, TestVolume};
 use nectary_block::Buffer;
 use nectary_volume::client::{NewInode, OpenAccess, WritePosition};
@@ -10,18 +8,10 @@ use nectary_volume::journal::read;
 use nectary_volume::protocol::AttributeChanges;
 use nectary_volume::server::{MetadataServer, ServerOverview};
 
-/// The longest wait in a test.
-const LIMIT: Duration = Duration::from_secs(60);
-
 /// Waits until the server's overview satisfies a condition.
 async fn until(server: &MetadataServer, what: &str, is_so: impl Fn(&ServerOverview) -> bool) {
     let handle = server.handle();
-    let waited = tokio::time::timeout(LIMIT, async {
-        while !is_so(&handle.overview()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "{what}: {:?}", handle.overview());
+    nectary_kit::until_async(what, async || is_so(&handle.overview())).await;
 }
 
 fn file() -> NewInode {

@@ -107,12 +107,7 @@ async fn waiting_synced_writers_share_commits() {
     futures_util::future::join_all(writers).await;
     client.close().await.expect("it closes");
     let handle = server.handle();
-    let ended = async {
-        while !handle.overview().sessions.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, ended).await.expect("the server shows it");
+    nectary_kit::until_async("no session is left", async || handle.overview().sessions.is_empty()).await;
     let operations = handle.overview().operations;
     server.stop().await.expect("it stops");
     assert!(operations < WRITERS / 2, "{operations} operations");

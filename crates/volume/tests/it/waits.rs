@@ -25,12 +25,8 @@ struct SlowKernel {
 impl SlowKernel {
     /// Waits for an invalidation to begin; it ends when the sender is used.
     async fn invalidation(&self) -> oneshot::Sender<()> {
-        loop {
-            if let Some(begun) = self.invalidations.lock().expect("no panic").pop() {
-                return begun;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let begun = async || self.invalidations.lock().expect("no panic").pop();
+        nectary_kit::find_async("an invalidation begins", begun).await
     }
 }
 
@@ -82,12 +78,8 @@ async fn unlink_of_a_mapped_file_ends() {
     let unlinked = tokio::time::timeout(LIMIT, unlinking).await.expect("the unlink ends").expect("no panic");
     assert_eq!(unlinked.expect("it is removed").inode.links, 0);
     tokio::time::timeout(LIMIT, closing).await.expect("the close ends").expect("no panic");
-    let given_back = async {
-        while server.handle().overview().tokens != (0, 0) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, given_back).await.expect("its token is given back");
+    let is_back = async || server.handle().overview().tokens == (0, 0);
+    nectary_kit::until_async("its token is given back", is_back).await;
     client.close().await.expect("it ends");
     server.stop().await.expect("it stops");
     assert_eq!(volume.problems().await, Vec::<String>::new());
@@ -139,9 +131,7 @@ async fn lock_granted_among_many_waiters() {
             tokio::spawn(async move { first.lock(lock_of(owner + 10), Some(never())).await })
         })
         .collect();
-    while server.handle().overview().locks.1 == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    nectary_kit::until_async("one waits for a lock", async || server.handle().overview().locks.1 != 0).await;
     let late = tokio::spawn({
         let second = second.clone();
         async move { second.lock(lock_of(2), Some(never())).await }
@@ -203,13 +193,7 @@ async fn restart_during_many_lock_requests_ends() {
 /// Waits until a call waits for this.
 async fn until_waits(progress: &CallProgress, wait: WaitKind, number: u64) {
     let expected = progress::WaitState { kind: wait as u8, number };
-    let seen = async {
-        while progress.wait() != expected {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    let seen = tokio::time::timeout(LIMIT, seen).await;
-    assert!(seen.is_ok(), "{wait:?}: {:?}", progress.wait());
+    nectary_kit::until_async(format_args!("{wait:?}"), async || progress.wait() == expected).await;
 }
 
 #[tokio::test]
