@@ -11,6 +11,7 @@ use nectary_store::StoreStat;
 use serde_json::{Value, json};
 
 use crate::machine;
+use crate::proxy::fleet_report;
 use crate::proxy::live_config::LiveConfig;
 
 /// A running proxy.
@@ -145,7 +146,7 @@ pub fn status(name: &str, stat: &StoreStat, running: Option<&RunningProxy>) -> P
     for (what, remedy) in ordered.iter().flat_map(|name| ordered_problems(name, now_s)) {
         status = status.with_problem(PartHealth::Degraded, what, remedy);
     }
-    let fleet = running.and_then(|running| running.fleet.as_ref()).map(|seat| seat.membership().figures());
+    let fleet = running.and_then(|running| running.fleet.as_ref()).map(fleet_report::figures_of);
     for problem in fleet.iter().flat_map(|fleet| &fleet.problems) {
         status = status.with_problem(PartHealth::Degraded, &problem.what, &problem.remedy);
     }

@@ -9,6 +9,7 @@
 mod admin_pages;
 mod config_file;
 mod fleet_node;
+pub mod fleet_report;
 pub mod fleet_status;
 mod listen_failure;
 pub mod live_config;

@@ -19,6 +19,7 @@ use http_body::{Body, Frame, SizeHint};
 use nectary_store::{FillReader, StoredObject};
 
 use crate::access_log::{AccessLogLine, AnswerNote, CacheOutcome, RequestLog};
+use crate::fleet::PeerCounters;
 use crate::pieces::{BodyError, Pieces, Resume, StoredBody};
 use crate::rules::multipart::{MultipartBody, MultipartSection};
 use crate::sites::RouteName;
@@ -228,9 +229,12 @@ impl Body for ReplyBody {
     }
 }
 
-/// A request that is logged and counted when its response's body is dropped.
+/// A request that is logged and counted when its response's body is dropped. One of another node is only counted, apart from
+/// those of clients: it is in the log of that node.
 pub(crate) struct RequestTicket {
     pub log: Rc<RequestLog>,
+    /// The node of the fleet that has asked, if it was one.
+    pub node: Option<Arc<PeerCounters>>,
     /// The client's address, if it has one.
     pub client: Option<std::net::IpAddr>,
     pub at_ms: u64,
@@ -252,6 +256,9 @@ pub(crate) struct RequestTicket {
 
 impl Drop for RequestTicket {
     fn drop(&mut self) {
+        if let Some(node) = &self.node {
+            return node.note_answer(self.outcome, self.sent_bytes);
+        }
         self.log.stats.body_bytes_sent.add(self.sent_bytes);
         let answer = self.answer.take();
         self.log.note(&AccessLogLine {

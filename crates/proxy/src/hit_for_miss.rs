@@ -27,6 +27,8 @@ pub(crate) enum HitForMissReason {
     /// The response was too long: it concerns requests that accept the same encodings, because only their responses are
     /// as long.
     Size,
+    /// The response was too long for this node and for the one that owns it, so no node keeps it.
+    NoNode,
     /// The origin gave no part of it that could be stored. The whole may still be stored, so this is looked up apart from
     /// the other reasons.
     NoParts,
@@ -68,6 +70,17 @@ impl HitForMiss {
         reasons(headers).any(|reason| self.has(key, headers, reason, now_ms))
     }
 
+    /// Whether recently the response to such a request could be stored by no node of the fleet either.
+    pub fn is_of_no_node(&self, key: &[u8], headers: &HeaderMap, now_ms: u64) -> bool {
+        let reasons = reasons(headers).filter(|reason| *reason != HitForMissReason::Size);
+        reasons.chain([HitForMissReason::NoNode]).any(|reason| self.has(key, headers, reason, now_ms))
+    }
+
+    /// Whether the response to such a request was recently too long for this node.
+    pub fn is_too_long(&self, key: &[u8], headers: &HeaderMap, now_ms: u64) -> bool {
+        self.has(key, headers, HitForMissReason::Size, now_ms)
+    }
+
     /// Whether the origin recently gave no part of the response to such a request.
     pub fn has_no_parts(&self, key: &[u8], headers: &HeaderMap, now_ms: u64) -> bool {
         self.has(key, headers, HitForMissReason::NoParts, now_ms)
@@ -81,7 +94,7 @@ impl HitForMiss {
 
     fn hash(&self, key: &[u8], headers: &HeaderMap, reason: HitForMissReason) -> u64 {
         let mut encodings = Vec::new();
-        if matches!(reason, HitForMissReason::Size | HitForMissReason::NoParts) {
+        if matches!(reason, HitForMissReason::Size | HitForMissReason::NoNode | HitForMissReason::NoParts) {
             push_variant(&mut encodings, &[ACCEPT_ENCODING], headers);
         }
         self.hasher.hash_one((key, reason, encodings))

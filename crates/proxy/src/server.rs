@@ -238,6 +238,9 @@ impl BoundProxy {
 
     /// Makes the proxy a node of a fleet: purges go to every node, and the store is used only as the fleet allows.
     pub fn with_fleet(self, fleet: FleetSeat) -> BoundProxy {
+        if let Some(peers) = &self.peers {
+            fleet.tell_of(peers);
+        }
         BoundProxy { fleet: Some(fleet), ..self }
     }
 

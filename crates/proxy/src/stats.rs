@@ -162,6 +162,21 @@ impl Counter {
     }
 }
 
+/// A number that several threads write.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCounter(AtomicU64);
+
+impl SharedCounter {
+    /// Adds `count`.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A reader of a running proxy's counters. It is cheap to clone, and any thread can use it.
 #[derive(Debug, Clone)]
 pub struct StatsReader {

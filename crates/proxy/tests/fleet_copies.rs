@@ -127,9 +127,9 @@ async fn writes_invalidate_all_of_the_owner() {
     let rest = async {
         from.wait_for(count + 1).await;
         assert_eq!(send(a, "POST", "/w", &[]).await.text(), "done");
-        let requests = b.proxy.stats().requests;
+        let questions = b.with("a").answered.questions;
         tokio::join!(a.get("/w"), async {
-            b.proxy.wait_for(|stats| stats.requests > requests).await;
+            until("a question", || b.with("a").answered.questions > questions).await;
             from.open("slow");
         })
         .0

@@ -16,6 +16,7 @@ use nectary_host::log::{self, LogLevel};
 use nectary_proxy::{FleetSeat, FleetStore, rules_of};
 use nectary_store::SpanSet;
 
+use super::fleet_report;
 use crate::exit::{CommandFailure, FAILED, USAGE};
 
 /// The longest time for which a start waits until the node may serve from its store, and the time between two looks.
@@ -112,7 +113,7 @@ impl FleetNode {
 
     /// Writes a line for each problem that is new, and one when all are over.
     pub fn tell_problems(&self) {
-        let problems = self.seat.membership().figures().problems;
+        let problems = fleet_report::figures_of(&self.seat).problems;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for problem in told.note(&problems, Instant::now()) {
             log::write(LogLevel::Warning, "proxy", format_args!("{}; {}", problem.what, problem.remedy));

@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use nectary_block::format_size;
 use nectary_host::control::RunningPart;
-use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures};
+use nectary_host::fleet::{FleetCertificate, FleetFigures, FleetState, NodeFigures, PeerFigures, QuestionFigures};
 use nectary_host::{PartHealth, RuntimeDirectory};
 use serde_json::{Value, json};
 
+use super::fleet_report;
 use crate::arguments::{FleetCommand, FleetStatusArguments};
 use crate::exit::{CommandFailure, NOT_FOUND};
 use crate::output;
@@ -107,6 +109,8 @@ fn as_text(proxy: &str, fleet: &FleetFigures) -> String {
         text += &format!("  waiting for etcd: {} purges\n", fleet.purges_queued);
     }
     text += &nodes_text(&fleet.nodes);
+    text += &peers_text(&fleet.peers);
+    text += &certificates_text(&fleet.certificates, fleet_report::now_s());
     for problem in &fleet.problems {
         text += &format!("  {}\n  what to do: {}\n", problem.what, problem.remedy);
     }
@@ -132,6 +136,47 @@ fn nodes_text(nodes: &[NodeFigures]) -> String {
         text += &format!("  {name:width$}  {share:>5.1}%  {applied:>12}  {behind:>6}  {state}{own}{zone}\n");
     }
     text
+}
+
+/// What this node and each other one have asked each other.
+fn peers_text(peers: &[PeerFigures]) -> String {
+    if peers.is_empty() {
+        return String::new();
+    }
+    let width = peers.iter().map(|peer| peer.name.len()).max().unwrap_or_default().max(8);
+    let line = |name: &str, of: &QuestionFigures, more: String| {
+        let QuestionFigures { questions, hits, misses, refused, failed, body_bytes } = of;
+        let bytes = format_size(*body_bytes);
+        format!(
+            "  {name:width$}  {questions:>10}  {hits:>10}  {misses:>10}  {refused:>7}  {failed:>7}  {bytes:>8}{more}\n"
+        )
+    };
+    let head = |name: &str, more: &str| {
+        format!(
+            "  {name:width$}  {:>10}  {:>10}  {:>10}  {:>7}  {:>7}  {:>8}{more}\n",
+            "questions", "hits", "misses", "refused", "failed", "bytes"
+        )
+    };
+    let mut text = head("asked", "  no answer     late  hedges won/lost");
+    for peer in peers {
+        let PeerFigures { unreachable, late, hedges_won, hedges_lost, .. } = peer;
+        let more = format!("  {unreachable:>9}  {late:>7}  {hedges_won}/{hedges_lost}");
+        text += &line(&peer.name, &peer.asked, more);
+    }
+    text += &head("answered", "");
+    text + &peers.iter().map(|peer| line(&peer.name, &peer.answered, String::new())).collect::<String>()
+}
+
+/// When each certificate ends.
+fn certificates_text(certificates: &[FleetCertificate], now_s: i64) -> String {
+    if certificates.is_empty() {
+        return String::new();
+    }
+    let ends = certificates.iter().map(|certificate| match fleet_report::days_left(certificate, now_s) {
+        ..0 => format!("{} has ended", certificate.key),
+        days => format!("{} in {days} days", certificate.key),
+    });
+    format!("  certificates end: {}\n", ends.collect::<Vec<_>>().join(", "))
 }
 
 fn state_text(fleet: &FleetFigures) -> &'static str {
@@ -179,6 +224,38 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }
+    }
+
+    #[test]
+    fn fleet_text_has_questions_and_certificates() {
+        let asked = QuestionFigures { questions: 90, hits: 71, misses: 12, refused: 3, failed: 1, body_bytes: 5 << 20 };
+        let answered = QuestionFigures { questions: 8, ..QuestionFigures::default() };
+        let peer = PeerFigures {
+            name: "b".to_owned(),
+            asked,
+            answered,
+            unreachable: 4,
+            late: 6,
+            hedges_won: 2,
+            hedges_lost: 5,
+        };
+        let end = |key: &str, days: i64| FleetCertificate {
+            key: key.to_owned(),
+            not_after_s: fleet_report::now_s() + days * 24 * 3600 + 60,
+            ..FleetCertificate::default()
+        };
+        let certificates = vec![end("cert", 80), end("ca", -1)];
+        let text = as_text(":80", &FleetFigures { peers: vec![peer], certificates, ..figures() });
+        let words = |start: &str| {
+            let line = text.lines().filter(|line| line.starts_with(start)).next_back().unwrap_or_default();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert!(text.contains("certificates end: cert in 80 days, ca has ended\n"), "{text}");
+        let asked = text.lines().find(|line| line.starts_with("  b ") && line.ends_with("2/5")).unwrap_or_default();
+        let asked = asked.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(asked, "b 90 71 12 3 1 5M 4 6 2/5", "{text}");
+        assert_eq!(words("  b "), "b 8 0 0 0 0 0", "{text}");
+        assert_eq!(as_text(":80", &figures()).lines().count(), 5, "nothing is told of nothing");
     }
 
     #[test]

@@ -450,6 +450,10 @@ fn purges_fail_or_queue_when_cut() {
     assert!(bench.tick_at(2000).take().contains(&FleetAction::Append { ticket: 1, purge: purge(0).purge }));
     bench.event(FleetEvent::Appended { ticket: 1, revision: 70, living: Vec::new() });
     assert_eq!((bench.machine.figures(at(2000)).purges_queued, bench.machine.required()), (0, 70));
+    bench.event(FleetEvent::LeaseEnded { lease: LEASE });
+    bench.event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(2000) });
+    bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET + 1 });
+    assert_eq!(bench.machine.required(), 0, "revisions of another fleet mean nothing, and nobody would be asked");
 }
 
 #[test]

@@ -48,6 +48,53 @@ pub struct NodeFigures {
     pub is_this: bool,
 }
 
+/// Questions between two nodes about objects, in one direction, since the process began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct QuestionFigures {
+    /// Questions.
+    pub questions: u64,
+    /// Answers from the store of the node that was asked.
+    pub hits: u64,
+    /// Answers for which that node asked the origin.
+    pub misses: u64,
+    /// Answers that the node is no member, has other rules, or has not applied the purges of the one that asks.
+    pub refused: u64,
+    /// Answers that the node has no response of the origin.
+    pub failed: u64,
+    /// Bytes of the bodies of answers.
+    pub body_bytes: u64,
+}
+
+/// What this node and another one have asked each other since the process began.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PeerFigures {
+    /// The name of the other node.
+    pub name: String,
+    /// What this node has asked it. Answers that came too late to be used are among them.
+    pub asked: QuestionFigures,
+    /// What this node has answered it.
+    pub answered: QuestionFigures,
+    /// Questions of this node that could not be sent, or got no answer.
+    pub unreachable: u64,
+    /// Questions of this node whose answer did not come in the time in which it nearly always does.
+    pub late: u64,
+    /// Questions of this node, asked because another node was late, whose answer was used.
+    pub hedges_won: u64,
+    /// Questions of this node, asked because another node was late, whose answer was not used.
+    pub hedges_lost: u64,
+}
+
+/// A certificate that `[fleet]` names.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FleetCertificate {
+    /// The key of `[fleet]`: `cert`, `ca`, `etcd-ca` or `etcd-cert`.
+    pub key: String,
+    /// Its file.
+    pub path: String,
+    /// The end of its validity; of a file of authorities, the last end. *Units*: Unix seconds.
+    pub not_after_s: i64,
+}
+
 /// A fleet, as one node sees it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FleetFigures {
@@ -95,6 +142,12 @@ pub struct FleetFigures {
     pub member_ms_left: u64,
     /// How long it still serves from its store without a word from etcd. *Units*: milliseconds.
     pub serve_ms_left: u64,
+    /// What this node and others have asked each other, by name.
+    #[serde(default)]
+    pub peers: Vec<PeerFigures>,
+    /// The certificates that `[fleet]` names.
+    #[serde(default)]
+    pub certificates: Vec<FleetCertificate>,
     /// What is wrong, and what to do.
     pub problems: Vec<PartProblem>,
 }

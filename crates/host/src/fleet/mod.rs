@@ -16,7 +16,7 @@ mod purge;
 mod rules_record;
 
 pub use applied_mark::AppliedMark;
-pub use figures::{FleetFigures, FleetState, NodeFigures};
+pub use figures::{FleetCertificate, FleetFigures, FleetState, NodeFigures, PeerFigures, QuestionFigures};
 pub use gate::{FleetGate, NodeStanding};
 pub use membership::{FleetMembership, Later, OWNERS_MAX, OwnerOrder, PeerMessage, PurgeStore};
 pub use node::{FleetNode, FleetView, NODE_NAME_MAX, NodeName, RulesHash, ZONE_MAX};

@@ -37,6 +37,14 @@ pub const TAGS: &str = "nectary-fleet-tags";
 pub const TAGS_MORE: &str = "more";
 /// Only in responses: `1` if the object was softly purged, so its age and its headers do not say how long it is fresh.
 pub const STALE: &str = "nectary-fleet-stale";
+/// Only in responses with [`STATE_OK`]: [`FOUND_HIT`], [`FOUND_MISS`] or [`FOUND_PASS`].
+pub const FOUND: &str = "nectary-fleet-found";
+/// The response is from the store.
+pub const FOUND_HIT: &str = "hit";
+/// The origin was asked.
+pub const FOUND_MISS: &str = "miss";
+/// The origin was asked, and the node keeps nothing of its answer.
+pub const FOUND_PASS: &str = "pass";
 /// What all of these headers begin with.
 pub const PREFIX: &str = "nectary-fleet-";
 
@@ -46,7 +54,7 @@ mod tests {
 
     #[test]
     fn peer_headers_share_a_prefix() {
-        let all = [HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, RULES, STATE, TAGS, STALE];
+        let all = [HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, RULES, STATE, TAGS, STALE, FOUND];
         assert!(all.iter().all(|name| name.starts_with(PREFIX) && name.bytes().all(|byte| !byte.is_ascii_uppercase())));
     }
 }

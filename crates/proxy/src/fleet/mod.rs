@@ -5,22 +5,26 @@
 //! member and the order of purges (behind [`FleetMembership`]), the answers to purges (`service/purge`), and requests between nodes
 //! (`service/peers`).
 
+mod certificate_ends;
 mod fleet_store;
 mod pass_limit;
+mod peer_counts;
 mod peers;
 mod purge_texts;
 mod rules_hash;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nectary_config::{FleetConfig, PurgeAnswer, RequestRate};
 use nectary_host::fleet::{
-    FleetError, FleetGate, FleetMembership, FleetPurge, PurgeOutcome, PurgeScope, PurgeWish, RulesHash,
+    FleetError, FleetFigures, FleetGate, FleetMembership, FleetPurge, PurgeOutcome, PurgeScope, PurgeWish, RulesHash,
 };
 
+use self::certificate_ends::EtcdFiles;
 pub use self::fleet_store::FleetStore;
 use self::pass_limit::PassLimit;
+pub(crate) use self::peer_counts::PeerCounters;
 pub use self::peers::PeerOptions;
 pub(crate) use self::peers::{FleetPeers, origin_of};
 pub use self::purge_texts::{outcome_json, outcome_text};
@@ -36,6 +40,8 @@ pub struct FleetSeat {
     gate: Arc<FleetGate>,
     wish: PurgeWish,
     passes: Arc<PassLimit>,
+    etcd_files: EtcdFiles,
+    peers: Arc<OnceLock<Arc<FleetPeers>>>,
 }
 
 impl FleetSeat {
@@ -48,12 +54,30 @@ impl FleetSeat {
         let rate = config.validate_when_cut.map(|rate| rate.value);
         let (count, period) = rate.map_or(PASSES, |RequestRate { count, period }| (count, period));
         let gate = membership.gate().clone();
-        FleetSeat { membership, gate, wish, passes: Arc::new(PassLimit::new(count, period)) }
+        let (passes, etcd_files) = (Arc::new(PassLimit::new(count, period)), EtcdFiles::of(config));
+        FleetSeat { membership, gate, wish, passes, etcd_files, peers: Arc::default() }
     }
 
     /// The fleet.
     pub fn membership(&self) -> &Arc<dyn FleetMembership> {
         &self.membership
+    }
+
+    /// The figures of the fleet, with those of questions between nodes, and with the certificates of `[fleet]`. *Cost*:
+    /// reads the certificates for etcd from their files.
+    pub fn figures(&self) -> FleetFigures {
+        let mut figures = self.membership.figures();
+        if let Some(peers) = self.peers.get() {
+            (figures.peers, figures.certificates) = (peers.counts.figures(), peers.shown());
+        }
+        figures.certificates.extend(self.etcd_files.shown());
+        figures
+    }
+
+    /// Lets the figures tell of questions to other nodes.
+    pub(crate) fn tell_of(&self, peers: &Arc<FleetPeers>) {
+        // A proxy has them once.
+        _ = self.peers.set(peers.clone());
     }
 
     /// What the node may do with what its store has.

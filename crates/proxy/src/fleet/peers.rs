@@ -10,10 +10,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_host::fleet::FleetNode;
+use nectary_host::fleet::{FleetCertificate, FleetNode};
 use tokio_rustls::TlsAcceptor;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::certificate_ends::{certificate_of, last_end};
+use super::peer_counts::PeerCounts;
 use crate::accept::{CertificateFiles, ProxyCertificates, TlsRules};
 use crate::error::Error;
 use crate::options::{OriginTimes, ProxyLimits};
@@ -40,6 +42,11 @@ pub struct PeerOptions {
 /// What the workers share for requests between nodes.
 pub(crate) struct FleetPeers {
     certificates: ProxyCertificates,
+    ca: PathBuf,
+    /// The last end of the authorities in use, in Unix seconds.
+    ca_end_s: Mutex<Option<i64>>,
+    /// What the nodes have asked each other.
+    pub counts: PeerCounts,
     /// The rules of connections to other nodes.
     pub rules: Arc<OriginRules>,
     invalidated: Mutex<InvalidatedKeys>,
@@ -112,7 +119,23 @@ impl FleetPeers {
         let times = OriginTimes::of(limits);
         let times = OriginTimes { connect: times.connect.min(CONNECT_TIME_MAX), ..times };
         let rules = OriginRules { http2: true, ..OriginRules::new(times, Arc::new(OriginTrust::with_files(files)?)) };
-        Ok(FleetPeers { certificates, rules: Arc::new(rules), invalidated: Mutex::default(), tags: Mutex::default() })
+        Ok(FleetPeers {
+            certificates,
+            ca: ca.clone(),
+            ca_end_s: Mutex::new(last_end(ca)),
+            counts: PeerCounts::default(),
+            rules: Arc::new(rules),
+            invalidated: Mutex::default(),
+            tags: Mutex::default(),
+        })
+    }
+
+    /// The certificates in use: that of this node, and those that have signed all of them.
+    pub fn shown(&self) -> Vec<FleetCertificate> {
+        let own = self.certificates.shown();
+        let own = own.iter().map(|shown| certificate_of("cert", &shown.path, shown.not_after_s));
+        let ca_end_s = *self.ca_end_s.lock().unwrap_or_else(PoisonError::into_inner);
+        own.chain(ca_end_s.map(|end_s| certificate_of("ca", &self.ca, end_s))).collect()
     }
 
     fn invalidated(&self) -> MutexGuard<'_, InvalidatedKeys> {
@@ -162,7 +185,9 @@ impl FleetPeers {
     /// Reads the certificates again. *Errors*: as [`new`](FleetPeers::new); then what was read before stays in use.
     pub fn reload(&self) -> Result<(), Error> {
         self.certificates.reload()?;
-        self.rules.trust.reload()
+        self.rules.trust.reload()?;
+        *self.ca_end_s.lock().unwrap_or_else(PoisonError::into_inner) = last_end(&self.ca);
+        Ok(())
     }
 }
 

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
-use hyper::body::Incoming;
 use nectary_host::fleet::NodeStanding;
 use nectary_store::{FillHead, FillReader, FillRole, KeyRef, StoredObject};
 use tokio::sync::oneshot;
@@ -23,10 +22,10 @@ use tokio::sync::oneshot;
 pub(super) use self::reached::{FillingResponse, ReachedAnswer, UnstoredWay, UsableBody, UsableResponse};
 use super::fetch::{self, FetchOutcome, FetchPlan};
 use super::locality;
+use super::lone::ask_alone;
 use super::lookup::{LookupVerdict, facts_of, look_at};
 use super::partial;
 use super::pass::{self, UnstoredReason};
-use super::peers::PeerAnswer;
 use super::reply::{BodySource, failed, from_stored, own};
 use super::request::ClientRequest;
 use super::rest::{self, StoredHead};
@@ -39,7 +38,7 @@ use crate::rules::serve::{OriginFailure, ServeVerdict, decide, decide_on_failure
 use crate::rules::vary::{PART_MARKER, PART_NAME, matches_variant, names_in, push_variant, sort_names};
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::ObjectView;
-use crate::upstream::{ConnectionLease, FetchError, OriginProbe};
+use crate::upstream::{FetchError, OriginProbe};
 
 /// The maximum number of times that a request looks into the store before it goes to the origin alone.
 const ROUNDS_MAX: usize = 5;
@@ -300,24 +299,10 @@ fn stale_at_once(
     Some(found)
 }
 
-/// Asks the nodes that own the key of a request which does not fill the store, unless the response to it is for its client
-/// alone.
-async fn answer_of_peer(request: &ClientRequest) -> Option<(Response<Incoming>, ConnectionLease)> {
-    let is_for_all = request.method == Method::GET && !request.features.has_range && !request.directives.no_store;
-    let question = request.peer_question().filter(|_| is_for_all && !is_remembered(request))?;
-    let PeerAnswer { response, lease, .. } = question.ask(&request.worker).await?;
-    request.answer.set(|| lease.answer());
-    Some((response, lease))
-}
-
 /// Sends the request to the owner of its key or to the origin without filling the store, and falls back to the stored
 /// response if the origin fails.
 async fn alone(request: ClientRequest, why: ForwardReason, stale: Option<StoredObject>) -> Response<ReplyBody> {
-    let answered = match answer_of_peer(&request).await {
-        Some(answer) => Ok(answer),
-        None => pass::ask(&request, None).await,
-    };
-    match answered {
+    match ask_alone(&request).await {
         Ok((response, lease)) => {
             let status = response.status();
             match OriginFailure::of(status).and_then(|failure| stale_on(&request, stale, failure)) {

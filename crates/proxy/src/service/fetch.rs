@@ -21,12 +21,13 @@ use tokio::sync::oneshot;
 
 use super::herald::InformationalRelay;
 use super::lookup::facts_of;
+use super::node_body::{AskedOfNode, NodeBody};
 use super::parts::part_facts::PartAnswer;
 use super::parts::part_range::PartRange;
 use super::pass::PURGE_FAILED;
 use super::peers::{PeerAnswer, PeerQuestion};
 use super::request::ClientRequest;
-use super::rest::{OriginOfRest, continued, strong_validator};
+use super::rest::strong_validator;
 use crate::access_log::AnswerNote;
 use crate::hit_for_miss::HitForMissReason;
 use crate::rules::age::ExchangeTimes;
@@ -183,7 +184,7 @@ impl FetchPlan {
             head,
             part: request.part,
             herald: request.herald(),
-            peers: request.peer_question(),
+            peers: request.peer_question(AskedOfNode::Whole),
             is_copy: request.is_copy(),
             answer: request.answer.clone(),
             asked: request.asked(),
@@ -308,7 +309,7 @@ pub(super) async fn run(plan: FetchPlan, mut fill: Fill, tell: oneshot::Sender<F
 async fn take_from_peer(
     plan: &FetchPlan,
     fill: Fill,
-    PeerAnswer { response, lease, may_keep }: PeerAnswer,
+    PeerAnswer { response, lease, may_keep, .. }: PeerAnswer,
     request_ms: u64,
     tell: oneshot::Sender<FetchOutcome>,
 ) {
@@ -321,6 +322,7 @@ async fn take_from_peer(
     let times = ExchangeTimes { request_ms, response_ms: plan.worker.now_ms() };
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
+    parts.extensions.insert(AskedOfNode::Whole);
     let response = Response::from_parts(parts, body);
     if may_keep {
         return fetch_body(plan, fill, response, lease, times, Sender::Node, tell).await;
@@ -485,10 +487,13 @@ async fn fetch_body(
     }
     // The fetch continues even if no request waits for it any more.
     _ = tell.send(FetchOutcome::Streaming(status.as_u16(), own_cookies));
-    let to = plan.to.as_ref().filter(|_| from == Sender::Node && status == StatusCode::OK);
-    let origin =
-        to.map(|to| OriginOfRest::new(worker, (to, &plan.head), response.headers().clone(), plan.asked.clone()));
-    let mut pieces = continued(pieces(response.into_body(), lease), origin.zip(body_bytes));
+    let node = plan.to.as_ref().filter(|_| from == Sender::Node);
+    let node = node.map(|to| NodeBody::new(worker, (to, &plan.head), &response, plan.asked.clone()));
+    let body = response.into_body();
+    let mut pieces = match node {
+        Some(node) => node.pieces(body, lease),
+        None => pieces(body, lease),
+    };
     let mut left_bytes = Some(fill.object_bytes_max());
     while let Some(piece) = pieces.next().await {
         let written = match piece {

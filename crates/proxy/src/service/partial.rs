@@ -18,6 +18,7 @@ use http::header::ACCEPT_RANGES;
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 
+use super::lone::ask_alone;
 use super::pass::{self, UnstoredReason};
 use super::reply::failed;
 use super::request::ClientRequest;
@@ -67,7 +68,7 @@ pub(super) async fn answer(
         PartialAnswer::Repeat => {
             // This ends the connection to the origin, with the rest of the body.
             drop((response, lease));
-            match pass::ask(&request, None).await {
+            match ask_alone(&request).await {
                 Ok((response, lease)) => pass::forward(request, response, lease, why, size),
                 Err(error) => {
                     let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };

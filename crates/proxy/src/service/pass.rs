@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, VIA};
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
+use nectary_host::fleet::peer_headers::{FOUND, FOUND_PASS};
 use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_store::TAGS_MAX;
 
+use super::node_body::NodeBody;
 use super::reply::{CACHE_STATUS, content_range, failed, finish, remove_digests};
 use super::request::ClientRequest;
 use crate::access_log::CacheOutcome;
@@ -118,10 +120,13 @@ pub(super) fn forward_part(
     part: Option<(Range<u64>, u64)>,
 ) -> Response<ReplyBody> {
     let size = review(&request, &response, size);
+    let node = NodeBody::of(&request, &response);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
     // Another node makes the response of its client.
-    if request.client.door != EntranceRole::Fleet {
+    if request.client.door == EntranceRole::Fleet {
+        parts.headers.insert(HeaderName::from_static(FOUND), HeaderValue::from_static(FOUND_PASS));
+    } else {
         if request.route.strips_tags {
             strip(&mut parts.headers);
         }
@@ -145,19 +150,23 @@ pub(super) fn forward_part(
         ForwardReason::Method | ForwardReason::Bypass => CacheOutcome::Bypass,
         _ => CacheOutcome::Pass,
     };
+    let pieces_of = |body, lease| match node {
+        Some(node) => node.pieces(body, lease),
+        None => pieces(body, lease),
+    };
     let content = match part {
         Some((range, size_bytes)) => {
             parts.status = StatusCode::PARTIAL_CONTENT;
             parts.headers.insert(CONTENT_RANGE, content_range(&range, size_bytes));
             parts.headers.remove(CONTENT_LENGTH);
             remove_digests(&mut parts.headers);
-            BodyContent::of_part(pieces(body, lease), range)
+            BodyContent::of_part(pieces_of(body, lease), range)
         }
         None if length == Some(0) => {
             end_empty(body, lease);
             BodyContent::Empty
         }
-        None => BodyContent::Pieces(pieces(body, lease), length),
+        None => BodyContent::Pieces(pieces_of(body, lease), length),
     };
     let ticket = request.ticket(parts.status.as_u16(), outcome, whole_bytes);
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))

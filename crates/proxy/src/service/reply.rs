@@ -13,7 +13,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
-use nectary_host::fleet::peer_headers::{STALE, TAGS, TAGS_MORE};
+use nectary_host::fleet::peer_headers::{FOUND, FOUND_HIT, FOUND_MISS, STALE, TAGS, TAGS_MORE};
 use nectary_store::{FillReader, StoredObject};
 
 use super::request::{ClientRequest, HeaderFeatures, RequestClient};
@@ -131,7 +131,8 @@ pub(crate) fn from_stored(
     cache_status: HeaderValue,
     outcome: CacheOutcome,
 ) -> Response<ReplyBody> {
-    let of_node = (question.client.door == EntranceRole::Fleet).then(|| FactsForNode::of(question, stored, &source));
+    let of_node =
+        (question.client.door == EntranceRole::Fleet).then(|| FactsForNode::of(question, stored, &source, outcome));
     let body_bytes = source.body_bytes();
     let features = question.features;
     let is_joined = matches!(source, BodySource::Joined(..));
@@ -222,18 +223,26 @@ struct FactsForNode {
     has_more_tags: bool,
     /// Whether it was softly purged. By its age it may be fresh.
     is_purged: bool,
+    /// Whether no origin was asked for it.
+    is_hit: bool,
 }
 
 impl FactsForNode {
     #[cold]
-    fn of(question: &ReplyRequest<'_>, stored: &StoredResponse, source: &BodySource) -> FactsForNode {
+    fn of(
+        question: &ReplyRequest<'_>,
+        stored: &StoredResponse,
+        source: &BodySource,
+        outcome: CacheOutcome,
+    ) -> FactsForNode {
+        let is_hit = outcome == CacheOutcome::Hit;
         let BodySource::Object(object, _) = source else {
-            return FactsForNode { has_more_tags: question.route.strips_tags, is_purged: false };
+            return FactsForNode { has_more_tags: question.route.strips_tags, is_purged: false, is_hit };
         };
         let named = tags_of(&stored.headers(), origin_of(question.key));
         let named = named.iter().chain(&question.route.tags).map(Vec::as_slice);
         let has_more_tags = !question.worker.store.has_only_tags(question.key, object, named);
-        FactsForNode { has_more_tags, is_purged: object.stale_since_s().is_some() }
+        FactsForNode { has_more_tags, is_purged: object.stale_since_s().is_some(), is_hit }
     }
 
     fn say(&self, headers: &mut HeaderMap) {
@@ -244,6 +253,7 @@ impl FactsForNode {
         if self.is_purged {
             say(STALE, "1");
         }
+        say(FOUND, if self.is_hit { FOUND_HIT } else { FOUND_MISS });
     }
 }
 
@@ -269,6 +279,7 @@ fn log(
         _ => {
             return Some(Box::new(RequestTicket {
                 log: worker.log.clone(),
+                node: question.client.node.clone(),
                 client: question.client.own_address(),
                 at_ms: question.at_ms,
                 started: question.started,
@@ -287,6 +298,10 @@ fn log(
             }));
         }
     };
+    if let Some(node) = &question.client.node {
+        node.note_answer(outcome, sent_bytes);
+        return None;
+    }
     worker.stats.body_bytes_sent.add(sent_bytes);
     if !worker.log.is_on() {
         worker.log.count(outcome, status.as_u16(), question.started.elapsed());

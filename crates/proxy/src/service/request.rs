@@ -18,6 +18,7 @@ use super::tunnel::OriginTunnel;
 use crate::access_log::{AnswerNote, CacheOutcome};
 use crate::body::RequestTicket;
 use crate::connections::EntranceRole;
+use crate::fleet::PeerCounters;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::forwarded::is_forwarding;
 use crate::rules::host::is_host;
@@ -36,6 +37,8 @@ pub(crate) struct RequestClient {
     pub is_loopback: bool,
     /// Whether the client's headers about earlier hops are trusted.
     pub is_trusted: bool,
+    /// The node that asks for the client, if it is known.
+    pub node: Option<Arc<PeerCounters>>,
     /// What the address to which the client connected is for.
     pub door: EntranceRole,
     /// Whether the client used TLS.
@@ -52,7 +55,8 @@ pub(crate) struct RequestClient {
 impl RequestClient {
     /// The same client in another exchange.
     pub fn with(&self, exchange: ClientExchange) -> RequestClient {
-        RequestClient { exchange, is_at_fault: Cell::default(), tunnel: RefCell::default(), ..*self }
+        let node = self.node.clone();
+        RequestClient { exchange, node, is_at_fault: Cell::default(), tunnel: RefCell::default(), ..*self }
     }
 
     /// Its address for the log and for the limits by network; `None` if it is unnamed: behind it there may be many.
@@ -128,6 +132,7 @@ impl ClientRequest {
         };
         RequestTicket {
             log: self.worker.log.clone(),
+            node: self.client.node.clone(),
             client: self.client.own_address(),
             at_ms: self.at_ms,
             started: self.started,

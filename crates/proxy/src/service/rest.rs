@@ -12,8 +12,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::unfold;
 use http::header::{
     CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG, HeaderName, IF_RANGE, LAST_MODIFIED, RANGE,
 };
@@ -73,7 +71,7 @@ fn resume(request: &ClientRequest, kept: StoredHead, whole_bytes: Option<u64>) -
 }
 
 /// The request of the fetch for the response to `request`.
-fn unconditional(request: &ClientRequest) -> Option<(Destination, RequestHead)> {
+pub(super) fn unconditional(request: &ClientRequest) -> Option<(Destination, RequestHead)> {
     let (to, mut head) = request.upstream();
     head.ask_for_all();
     head.accept(&request.headers, &request.route.request_headers);
@@ -81,8 +79,7 @@ fn unconditional(request: &ClientRequest) -> Option<(Destination, RequestHead)> 
 }
 
 /// Where the rest of a response is, and what proves that it is the rest of the same one.
-#[derive(Clone)]
-pub(super) struct OriginOfRest {
+struct OriginOfRest {
     worker: Rc<ProxyWorker>,
     to: Destination,
     /// The request for the whole.
@@ -93,7 +90,7 @@ pub(super) struct OriginOfRest {
 }
 
 impl OriginOfRest {
-    pub fn new(
+    fn new(
         worker: &Rc<ProxyWorker>,
         (to, head): (&Destination, &RequestHead),
         begun: HeaderMap,
@@ -118,49 +115,10 @@ impl OriginOfRest {
         }
         Ok(exactly(pieces(response.into_body(), lease), range.end - range.start))
     }
-
-    /// The bytes from this one on, because the sender of those before has broken off. Counts and logs that.
-    async fn get_from(self, start: u64, size_bytes: u64, why: &BodyError) -> Result<Pieces, BodyError> {
-        let (stats, url) = (self.worker.stats.clone(), String::from_utf8_lossy(self.asked.url()).into_owned());
-        let found = self.get(start..size_bytes, size_bytes).await;
-        note_rest(&stats, (&url, start, &why.0), &found);
-        found
-    }
-}
-
-/// The pieces of a body of this length that another node sends; if it breaks the body off, the rest comes from the origin.
-/// Without an origin they are as they come.
-pub(super) fn continued(pieces: Pieces, origin: Option<(OriginOfRest, u64)>) -> Pieces {
-    if origin.is_none() {
-        return pieces;
-    }
-    Box::pin(unfold((pieces, 0, origin), async |(mut pieces, position, origin)| {
-        let piece = pieces.next().await?;
-        let (mut pieces, piece) = match (piece, origin) {
-            (Ok(piece), origin) => {
-                let position = position + piece.len() as u64;
-                return Some((Ok(piece), (pieces, position, origin)));
-            }
-            (Err(why), Some((origin, size_bytes))) if position < size_bytes => {
-                match origin.get_from(position, size_bytes, &why).await {
-                    Ok(mut rest) => {
-                        let piece = rest.next().await?;
-                        (rest, piece)
-                    }
-                    Err(error) => (pieces, Err(error)),
-                }
-            }
-            (error, _) => (pieces, error),
-        };
-        if piece.is_err() {
-            pieces = Box::pin(futures_util::stream::empty());
-        }
-        Some((piece, (pieces, position, None)))
-    }))
 }
 
 /// Counts and logs that a body goes on from the origin, or that it is cut off.
-fn note_rest(stats: &WorkerStats, (url, start, why): (&str, u64, &str), found: &Result<Pieces, BodyError>) {
+pub(super) fn note_rest(stats: &WorkerStats, (url, start, why): (&str, u64, &str), found: &Result<Pieces, BodyError>) {
     match found {
         Ok(_) => {
             stats.resumed.add(1);
@@ -224,7 +182,7 @@ pub(super) fn strong_validator(headers: &HeaderMap) -> Option<(HeaderName, Heade
 }
 
 /// In what a response differs from exactly this range of the stored representation; `None` if it is that range.
-fn difference<B: Body>(
+pub(super) fn difference<B: Body>(
     response: &Response<B>,
     stored: &HeaderMap,
     range: &Range<u64>,

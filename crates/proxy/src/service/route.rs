@@ -46,7 +46,7 @@ pub(super) async fn route(
     RequestArrival { started, at_ms, wait_s }: RequestArrival,
 ) -> Response<ReplyBody> {
     let (mut parts, body) = request.into_parts();
-    let client = peers::client_of(&client, &parts.headers, |address| worker.options.forwarded.trusts(address));
+    let client = peers::client_of(&worker, &client, &parts.headers);
     let (route, rules) = {
         let sites = worker.sites.borrow();
         (sites.find_for(&parts.uri, &parts.headers).clone(), sites.rules())

@@ -4,6 +4,7 @@
 //! server. Leaves to others: the exchange up to the head of the response (`exchange`, `shared`).
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use super::switch::WaitInside;
 use super::{ALIVE_MAX, CountedRequest, Destination, IdleConnection, Upstream};
 use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
-use crate::stats::OriginRequest;
+use crate::stats::{OriginRequest, SharedCounter};
 
 /// The longest time for which the end of a stream is awaited whose body is complete. A worker that stops waits for it.
 const END_TIME: Duration = Duration::from_secs(5);
@@ -48,6 +49,8 @@ pub(crate) struct ConnectionLease {
     pub(super) head_time: Option<Duration>,
     /// The request in the list of what is requested most, which counts when the response is over.
     request: Option<OriginRequest>,
+    /// What counts the bytes of the response's body, if another node of the fleet sends it.
+    node_bytes: Option<Arc<SharedCounter>>,
 }
 
 impl ConnectionLease {
@@ -84,6 +87,7 @@ impl ConnectionLease {
             connect_time: None,
             head_time: None,
             request: None,
+            node_bytes: None,
         }
     }
 
@@ -100,6 +104,12 @@ impl ConnectionLease {
     /// The same lease, which counts the bytes of the response's body for a request.
     pub fn of_request(mut self, request: OriginRequest) -> ConnectionLease {
         self.request = Some(request);
+        self
+    }
+
+    /// The same lease, which counts the bytes of the response's body for the node that sends it.
+    pub fn of_node(mut self, bytes: Arc<SharedCounter>) -> ConnectionLease {
+        self.node_bytes = Some(bytes);
         self
     }
 
@@ -217,6 +227,7 @@ pub(crate) fn pieces(body: Incoming, lease: ConnectionLease) -> Pieces {
                         continue;
                     }
                     lease.request.iter().for_each(|request| request.add_bytes(data.len()));
+                    lease.node_bytes.iter().for_each(|bytes| bytes.add(data.len() as u64));
                     // A reader that knows the body's length does not poll after the last byte, so the lease is finished
                     // now.
                     if body.is_end_stream() {

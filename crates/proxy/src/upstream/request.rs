@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, EXPECT, HOST, MAX_FORWARDS, RANGE, VIA};
+use http::header::{ACCEPT_ENCODING, EXPECT, HOST, IF_MODIFIED_SINCE, IF_NONE_MATCH, MAX_FORWARDS, RANGE, VIA};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
@@ -92,6 +92,11 @@ impl RequestHead {
     pub fn ask_for_all(&mut self) {
         self.headers.remove(RANGE);
         CONDITIONAL_HEADERS.iter().for_each(|name| _ = self.headers.remove(name));
+    }
+
+    /// Removes what would have a response without its body: a range is asked for all the same.
+    pub fn ask_unconditionally(&mut self) {
+        [IF_NONE_MATCH, IF_MODIFIED_SINCE].iter().for_each(|name| _ = self.headers.remove(name));
     }
 
     /// Asks for one of the encodings that a client accepts in the words that all clients share, unless the operator says

@@ -30,9 +30,15 @@ impl TestCertificates {
 
     /// Signs a certificate for these names, under a file's name.
     pub fn sign(&self, file: &str, names: &[&str]) -> CertificateFiles {
+        self.sign_until(file, names, 4096)
+    }
+
+    /// Signs a certificate that ends with the beginning of a year.
+    pub fn sign_until(&self, file: &str, names: &[&str], year: i32) -> CertificateFiles {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = rcgen::KeyPair::generate().expect("a key");
-        let params = rcgen::CertificateParams::new(names).expect("names");
+        let mut params = rcgen::CertificateParams::new(names).expect("names");
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
         let path = |end: &str| self.folder.join(format!("{file}{end}.pem"));
         std::fs::write(path(""), signed.pem()).expect("written");

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::http2::{frame, take};
+use super::waiting::until;
 
 /// The length of the body of `/large`.
 pub const LARGE_BYTES: usize = 4 << 20;
@@ -127,16 +128,12 @@ impl Http2Origin {
 
     /// Waits until `count` requests have arrived.
     pub async fn wait_for(&self, count: usize) {
-        while self.count() < count {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
+        until("requests at the server", || self.count() >= count).await;
     }
 
     /// Waits until `count` connections have ended.
     pub async fn wait_for_ends(&self, count: usize) {
-        while self.counts.lock().expect("counts").ended < count {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
+        until("ended connections", || self.counts.lock().expect("counts").ended >= count).await;
     }
 }
 

@@ -15,6 +15,7 @@ pub mod origin;
 pub mod proxy;
 pub mod sharing;
 pub mod sites;
+pub mod waiting;
 
 pub use authority::AcmeServer;
 pub use client::{ClientReply, TestClient, get, request};
@@ -25,3 +26,4 @@ pub use model_fleet::ModelFleet;
 pub use names::{NameResponse, NameServer, TestNameFiles};
 pub use origin::{OriginScript, TestOrigin};
 pub use proxy::{AUTHORIZATION, TestProxy, options, token};
+pub use waiting::until;

@@ -17,6 +17,8 @@ use nectary_proxy::{FleetSeat, FleetStore};
 use nectary_store::Store;
 use tokio::sync::watch;
 
+use super::waiting::until;
+
 /// The identity of every model.
 const IDENTITY: u128 = 7;
 
@@ -168,9 +170,7 @@ impl FleetMembership for ModelNode {
     fn reach(&self, revision: u64) -> Later<()> {
         let gate = self.gate.clone();
         Box::pin(async move {
-            while gate.applied() < revision {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            until("an applied revision", || gate.applied() >= revision).await;
         })
     }
 

@@ -9,6 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use super::waiting::until;
+
 /// The steps of the origin's answer to one request, in order.
 #[derive(Clone, Debug, Default)]
 pub struct OriginScript {
@@ -215,16 +217,12 @@ impl TestOrigin {
 
     /// Waits until `count` connections have ended.
     pub async fn wait_for_ends(&self, count: usize) {
-        while self.state.lock().expect("state").ended < count {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
+        until("ended connections", || self.state.lock().expect("state").ended >= count).await;
     }
 
     /// Waits until `count` requests have arrived.
     pub async fn wait_for(&self, count: usize) {
-        while self.count() < count {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
+        until("requests at the origin", || self.count() >= count).await;
     }
 }
 

@@ -8,6 +8,8 @@ use nectary_host::Shutdown;
 use nectary_proxy::{AdminOptions, AdminToken, FleetSeat, Proxy, ProxyLimits, ProxyOptions, ProxyStats, StatsReader};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
+use super::waiting::until;
+
 /// A running proxy, which is stopped when it is dropped.
 pub struct TestProxy {
     pub address: SocketAddr,
@@ -130,11 +132,9 @@ impl TestProxy {
         self.proxy.as_ref().expect("running").reopener()
     }
 
-    /// Waits until the counters meet a condition; if they never do, the test's own time limit ends the wait.
+    /// Waits until the counters meet a condition.
     pub async fn wait_for(&self, is_so: impl Fn(&ProxyStats) -> bool) {
-        while !is_so(&self.stats()) {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        until("counters of a proxy", || is_so(&self.stats())).await;
     }
 
     /// Stops the proxy and waits until it has ended, while the test's own tasks continue.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_config::{FleetConfig, ProxyConfig, RouteConfig};
-use nectary_host::fleet::FleetMembership;
-use nectary_proxy::{PeerOptions, ProxyOptions, options_of};
+use nectary_host::fleet::{FleetMembership, PeerFigures};
+use nectary_proxy::{FleetSeat, PeerOptions, ProxyOptions, options_of};
 use nectary_store::{CreateOptions, Store};
 
 use super::certificates::TestCertificates;
 use super::model_fleet::{ModelFleet, ModelNode};
-use super::sites::{config, origin, route, site};
+use super::sites::{at, config, origin, route, site};
 use super::{AUTHORIZATION, ClientReply, TestClient, TestOrigin, TestProxy, get};
 
 /// The host of the site.
@@ -21,12 +21,19 @@ pub const HOST: &str = "host: site.test";
 pub struct SharingNode {
     pub proxy: TestProxy,
     pub member: Arc<ModelNode>,
+    pub seat: FleetSeat,
 }
 
 impl SharingNode {
     /// Where the other nodes reach it.
     pub fn peer(&self) -> SocketAddr {
         self.proxy.peer_address.expect("an address for nodes")
+    }
+
+    /// What it and another node have asked each other.
+    pub fn with(&self, name: &str) -> PeerFigures {
+        let peers = self.seat.figures().peers;
+        peers.into_iter().find(|peer| peer.name == name).unwrap_or_default()
     }
 
     /// Asks for a path of the site.
@@ -63,13 +70,24 @@ pub async fn start_with(
     described: ProxyConfig,
     files: &TestCertificates,
 ) -> SharingNode {
+    start_sized(fleet, name, described, files, 256 << 20).await
+}
+
+/// A node with this configuration, and a store of this size.
+pub async fn start_sized(
+    fleet: &ModelFleet,
+    name: &str,
+    described: ProxyConfig,
+    files: &TestCertificates,
+    store_bytes: u64,
+) -> SharingNode {
     let options = options_of(&Arc::new(described)).expect("a good configuration");
     let peers = PeerOptions {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         certificate: files.sign(name, &["localhost"]),
         ca: files.ca(),
     };
-    let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+    let device: SharedDevice = Arc::new(MemoryDevice::new(store_bytes));
     Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
     let mut member = None;
     let proxy = TestProxy::in_fleet(
@@ -77,14 +95,15 @@ pub async fn start_with(
         device,
         |store| {
             let node = fleet.node(name, store);
-            member = Some(node.clone());
-            node.seat(&FleetConfig::default())
+            let seat = node.seat(&FleetConfig::default());
+            member = Some((node, seat.clone()));
+            seat
         },
     )
     .await;
-    let member: Arc<ModelNode> = member.expect("made");
+    let (member, seat): (Arc<ModelNode>, FleetSeat) = member.expect("made");
     member.come_up().await;
-    SharingNode { proxy, member }
+    SharingNode { proxy, member, seat }
 }
 
 /// Three nodes; `a` asks `b`, and then `c`.
@@ -93,6 +112,22 @@ pub async fn three(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificat
         start(fleet, "a", from, files).await,
         start(fleet, "b", from, files).await,
         start(fleet, "c", from, files).await,
+    ];
+    set_owners(&nodes);
+    nodes
+}
+
+/// Like [`three`], but a range that does not begin at the front is fetched alone.
+pub async fn with_far_ranges(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificates) -> [SharingNode; 3] {
+    let described = || {
+        let mut described = one_site(from, vec![route("/", "o")]);
+        described.limits.range_start_bytes_max = Some(at(1000));
+        described
+    };
+    let nodes = [
+        start_with(fleet, "a", described(), files).await,
+        start_with(fleet, "b", described(), files).await,
+        start_with(fleet, "c", described(), files).await,
     ];
     set_owners(&nodes);
     nodes

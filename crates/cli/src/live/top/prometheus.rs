@@ -3,6 +3,7 @@
 //! Owns: the names of the metrics, which never change. Promises: the text is valid whatever bytes a name has. Leaves to
 //! others: the metrics of proxies and of the state of parts (`proxies`).
 
+mod fleets;
 mod proxies;
 
 use std::fmt::Write as _;

@@ -29,6 +29,22 @@ fn purges_beyond_the_size_are_refused() {
     assert!(is_refused(6, 8000) && !is_refused(7, 14_000), "one more in 12 seconds");
 }
 
+/// Else a log that is smaller than a purge would take none, and say that there are too many.
+#[test]
+fn small_logs_take_whole_purges() {
+    for queues_when_cut in [false, true] {
+        let rules = FleetRules { queues_when_cut, log_bytes_max: 1000, ..FleetRules::default() };
+        let mut bench = match queues_when_cut {
+            false => MachineBench::member(rules, &[]),
+            true => MachineBench::new(rules, AppliedMark::NONE),
+        };
+        let purge = large(0, 200).purge;
+        bench.event(FleetEvent::PurgeRequested { ticket: 1, purge, wish: PurgeWish::Accepted });
+        let answer = bench.answer();
+        assert!(answer.is_none_or(|answer| answer.is_ok()), "queued: {queues_when_cut}");
+    }
+}
+
 #[test]
 fn queued_purges_have_bounded_bytes() {
     let rules = FleetRules { queues_when_cut: true, log_bytes_max: 1 << 20, ..FleetRules::default() };

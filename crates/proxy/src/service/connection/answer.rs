@@ -13,6 +13,7 @@ use super::super::hit;
 use super::super::request::RequestClient;
 use super::super::route::{self, RequestArrival};
 use crate::body::ReplyBody;
+use crate::connections::EntranceRole;
 use crate::wire::http2::Form;
 use crate::worker::ProxyWorker;
 
@@ -29,7 +30,8 @@ pub(super) fn answer(
     mut request: Request<Incoming>,
     form: Form,
 ) -> ClientAnswer {
-    worker.stats.requests.add(1);
+    // One of another node counts apart, once it is known which.
+    worker.stats.requests.add(u64::from(client.door != EntranceRole::Fleet));
     let (started, at_ms) = worker.now();
     let wait_s = match (&worker.client_limits.requests, client.own_address()) {
         (Some(requests), Some(address)) if client.is_limited() => requests.take(address, started).err(),

@@ -96,6 +96,7 @@ pub(crate) async fn serve(
         is_admitted: worker.options.admits(address.ip(), is_loopback),
         is_loopback,
         is_trusted: worker.options.forwarded.trusts(address.ip()),
+        node: None,
         door,
         is_secure: door == EntranceRole::Tls,
         tls: stream.tls_version(),

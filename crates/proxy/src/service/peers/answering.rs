@@ -22,15 +22,16 @@ use super::asking::name_of;
 use crate::body::ReplyBody;
 use crate::connections::EntranceRole;
 use crate::sites::RouteTarget;
+use crate::worker::ProxyWorker;
 
 /// How long a request waits until this node has applied what the asking one has.
 const REACH_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The client for whom a node asks. At other listeners the headers of nodes count for nothing.
+/// The client for whom a node asks, whose question is counted. At other listeners the headers of nodes count for nothing.
 pub(in crate::service) fn client_of(
+    worker: &ProxyWorker,
     client: &Rc<RequestClient>,
     headers: &HeaderMap,
-    trusts: impl Fn(IpAddr) -> bool,
 ) -> Rc<RequestClient> {
     if client.door != EntranceRole::Fleet {
         return client.clone();
@@ -41,8 +42,13 @@ pub(in crate::service) fn client_of(
     own.is_unnamed = address.is_none();
     // One without an address counts as the machine that it is on, as at the node that asks.
     own.address = SocketAddr::new(address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), 0);
-    own.is_trusted = address.is_some_and(trusts);
+    own.is_trusted = address.is_some_and(|address| worker.options.forwarded.trusts(address));
     own.is_secure = text(SECURE) == Some("1");
+    own.node = worker.peers.as_ref().zip(name_of(headers)).map(|(peers, name)| peers.counts.of(&name));
+    match &own.node {
+        Some(node) => node.answered.questions.add(1),
+        None => worker.stats.requests.add(1),
+    }
     Rc::new(own)
 }
 
@@ -56,7 +62,7 @@ pub(in crate::service) async fn answer(request: ClientRequest, body: Incoming) -
         let text = "This address is for the nodes of a fleet, whose requests say where they come from.";
         return own(&request, StatusCode::BAD_REQUEST, "fleet", text, true);
     };
-    if request.method != Method::GET || !body.is_end_stream() {
+    if !matches!(request.method, Method::GET | Method::HEAD) || !body.is_end_stream() {
         let text = "Nodes ask each other only for objects.";
         return own(&request, StatusCode::METHOD_NOT_ALLOWED, "fleet", text, true);
     }

@@ -15,13 +15,14 @@ use http::header::{AGE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use hyper::body::Incoming;
 use nectary_host::fleet::peer_headers::{
-    CLIENT, FLEET, FRESH, FROM, HOP, PREFIX, REVISION, RULES, SECURE, STALE, STATE, STATE_AWAY, STATE_BEHIND, STATE_OK,
-    TAGS,
+    CLIENT, FLEET, FOUND, FOUND_HIT, FOUND_PASS, FRESH, FROM, HOP, PREFIX, REVISION, RULES, SECURE, STALE, STATE,
+    STATE_AWAY, STATE_BEHIND, STATE_OK, TAGS,
 };
 use nectary_host::fleet::{FleetNode, NodeName, NodeStanding, OwnerOrder};
 use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::time::{timeout, timeout_at};
 
+use super::super::node_body::AskedOfNode;
 use super::super::request::ClientRequest;
 use super::pace::WAIT_MAX;
 use crate::connections::EntranceRole;
@@ -55,6 +56,10 @@ pub(in crate::service) struct PeerAnswer {
     pub lease: ConnectionLease,
     /// Whether a copy may be kept.
     pub may_keep: bool,
+    /// Whether the node keeps it.
+    pub is_kept: bool,
+    /// The node.
+    from: NodeName,
 }
 
 impl ClientRequest {
@@ -76,7 +81,7 @@ impl ClientRequest {
 
     /// The question to the nodes that own this request's key before this one; `None` if there are none, or if this node may
     /// ask nobody.
-    pub(in crate::service) fn peer_question(&self) -> Option<Rc<PeerQuestion>> {
+    pub(in crate::service) fn peer_question(&self, what: AskedOfNode) -> Option<Rc<PeerQuestion>> {
         if self.client.door == EntranceRole::Fleet || self.standing() != NodeStanding::Member {
             return None;
         }
@@ -95,9 +100,17 @@ impl ClientRequest {
             keyed: &self.route.key_headers,
         };
         let via = self.worker.via_of(self.version);
-        let mut head = RequestHead::new(Method::GET, &self.uri, &self.headers, "peer", via, &forwarding);
-        head.ask_for_all();
-        head.accept(&self.headers, &self.route.request_headers);
+        let method = if what == AskedOfNode::Whole { Method::GET } else { self.method.clone() };
+        let mut head = RequestHead::new(method, &self.uri, &self.headers, "peer", via, &forwarding);
+        match what {
+            AskedOfNode::Whole => {
+                head.ask_for_all();
+                head.accept(&self.headers, &self.route.request_headers);
+            }
+            // A response without its body does not name its groups, which may have been invalidated here.
+            AskedOfNode::ByClient if peers.has_invalidated_tags() => head.ask_unconditionally(),
+            AskedOfNode::ByClient => {}
+        }
         remove_ours(&mut head.headers);
         head.headers.insert(HOST, host);
         let mut say = |name: &'static str, value: &str| {
@@ -160,17 +173,22 @@ impl PeerQuestion {
     pub async fn ask(self: &Rc<Self>, worker: &Rc<ProxyWorker>) -> Option<PeerAnswer> {
         let asked = AppliedProgress::now(worker)?;
         let mut running = Running::new();
+        let mut hedges = HedgedNodes { peers: &self.peers, nodes: Vec::new() };
         for node in self.owners.others() {
             if !worker.peer_paces.borrow_mut().may_ask(&node.name, Instant::now()) {
                 self.left_out.borrow_mut().push(node.clone());
                 continue;
             }
             let answers = worker.peer_paces.borrow_mut().answers(&node.name);
+            if !running.is_empty() {
+                hedges.nodes.push(node.name.clone());
+            }
             running.push(Box::pin(self.clone().ask_one(worker.clone(), node.clone(), asked)));
             let ends = tokio::time::Instant::now() + worker.peer_paces.borrow_mut().wait(&node.name);
             loop {
                 match timeout_at(ends, running.next()).await {
                     Ok(Some(Some(answer))) => {
+                        hedges.won_by(&answer.from);
                         learn(worker, running);
                         return Some(answer);
                     }
@@ -178,6 +196,7 @@ impl PeerQuestion {
                     Ok(Some(None)) if !running.is_empty() => {}
                     Ok(_) => break,
                     Err(_) => {
+                        self.peers.counts.of(&node.name).late.add(1);
                         worker.peer_paces.borrow_mut().late(&node.name, answers, Instant::now());
                         break;
                     }
@@ -193,9 +212,11 @@ impl PeerQuestion {
         let asked = AppliedProgress::now(worker)?;
         let nodes = self.left_out.take();
         for node in nodes {
-            let found = timeout(WAIT_MAX, self.clone().ask_one(worker.clone(), node, asked)).await;
-            if let Ok(Some(answer)) = found {
-                return Some(answer);
+            let late = self.peers.counts.of(&node.name);
+            match timeout(WAIT_MAX, self.clone().ask_one(worker.clone(), node, asked)).await {
+                Ok(Some(answer)) => return Some(answer),
+                Ok(None) => {}
+                Err(_) => late.late.add(1),
             }
         }
         None
@@ -209,6 +230,8 @@ impl PeerQuestion {
         asked: AppliedProgress,
     ) -> Option<PeerAnswer> {
         let begun = Instant::now();
+        let counts = self.peers.counts.of(&node.name);
+        counts.asked.questions.add(1);
         let found = self.exchange_with(&worker, &node, asked).await;
         let mut paces = worker.peer_paces.borrow_mut();
         match found {
@@ -218,10 +241,12 @@ impl PeerQuestion {
             }
             // It may have no response of the origin, which says nothing about other requests.
             Some(Reply::Useless { is_away: false }) => {
+                counts.asked.failed.add(1);
                 paces.answered(&node.name, begun.elapsed());
                 None
             }
             Some(Reply::Useless { is_away: true }) | None => {
+                if found.is_some() { &counts.asked.refused } else { &counts.unreachable }.add(1);
                 paces.failed(&node.name, Instant::now());
                 None
             }
@@ -248,10 +273,16 @@ impl PeerQuestion {
         if self.owners.others().next().is_some_and(|owner| owner.name == node.name) {
             invalidation.iter().for_each(|number| self.peers.note_fresh(&self.key, *number));
         }
+        let found = |what: &str| response.headers().get(FOUND).is_some_and(|found| found == what);
+        let (is_hit, is_kept) = (found(FOUND_HIT), !found(FOUND_PASS));
+        let counts = self.peers.counts.of(&node.name);
+        if is_hit { &counts.asked.hits } else { &counts.asked.misses }.add(1);
+        let lease = lease.of_node(counts.asked.body_bytes.clone());
         let says_all = ![TAGS, STALE].iter().any(|name| response.headers().contains_key(*name));
         remove_ours(response.headers_mut());
         let may_keep = says_all && revision >= asked.begun;
-        Some(Reply::Usable(Box::new(PeerAnswer { response, lease, may_keep })))
+        let from = node.name.clone();
+        Some(Reply::Usable(Box::new(PeerAnswer { response, lease, may_keep, is_kept, from })))
     }
 
     /// Sends the request to a node. `is_fresh` says that the node has to purge what it has before.
@@ -290,6 +321,28 @@ impl PeerQuestion {
         let made_ms = worker.now_ms().saturating_sub(age_s.saturating_add(1).saturating_mul(1000));
         let tags = tags_of(headers, invalidate::origin_of(&self.key));
         tags.iter().any(|tag| self.peers.is_tag_invalidated_since(tag, made_ms))
+    }
+}
+
+/// The nodes that were asked because others were late. When this is dropped, those of them whose answer was not used are
+/// counted as lost.
+struct HedgedNodes<'a> {
+    peers: &'a FleetPeers,
+    nodes: Vec<NodeName>,
+}
+
+impl HedgedNodes<'_> {
+    /// Notes whose answer is used.
+    fn won_by(&mut self, node: &NodeName) {
+        if let Some(index) = self.nodes.iter().position(|hedge| hedge == node) {
+            self.peers.counts.of(&self.nodes.swap_remove(index)).hedges_won.add(1);
+        }
+    }
+}
+
+impl Drop for HedgedNodes<'_> {
+    fn drop(&mut self) {
+        self.nodes.iter().for_each(|node| self.peers.counts.of(node).hedges_lost.add(1));
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use nectary_proxy::LATENCY_BOUNDS_US;
 use serde_json::Value;
 
-use super::{escaped, plain};
+use super::{escaped, fleets, plain};
 
 /// A metric: name, kind, help, and its figures: each the value of a label (or nothing), and a path in the JSON.
 type Metric = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
@@ -17,8 +17,6 @@ type Metric = (&'static str, &'static str, &'static str, &'static [(&'static str
 const LATENCY: &str = "nectary_proxy_request_duration_seconds";
 const CERTIFICATE: &str = "nectary_proxy_certificate_end_timestamp_seconds";
 const ORDERED: &str = "nectary_proxy_certificate_failures";
-
-const FLEET_NODE: &str = "nectary_fleet_node_purges_behind";
 
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
@@ -192,30 +190,14 @@ pub fn proxies(text: &mut String, proxies: &[Value]) {
     let stores: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), &proxy["store"])).collect();
     family(text, "nectary_proxy", PROXY, &own);
     family(text, "nectary_store", STORE, &stores);
-    let fleets: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), &proxy["fleet"])).collect();
-    family(text, "nectary_fleet", FLEET, &fleets);
-    fleet_nodes(text, &own);
+    let of_fleets: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), &proxy["fleet"])).collect();
+    family(text, "nectary_fleet", FLEET, &of_fleets);
+    fleets::nodes(text, &of_fleets);
     latencies(text, &own);
     certificates(text, &own);
     ordered(text, &own);
     servers(text, &own);
     services(text, &own);
-}
-
-/// Formats what each node of a fleet has not applied, as the node that answers knows it.
-fn fleet_nodes(text: &mut String, proxies: &[(String, &Value)]) {
-    let mut lines = String::new();
-    for (proxy, values) in proxies {
-        for node in values["fleet"]["nodes"].as_array().into_iter().flatten() {
-            let Some(behind) = node["purges_behind"].as_u64() else { continue };
-            let (proxy, name) = (escaped(proxy), escaped(&plain(&node["name"])));
-            let _ = writeln!(lines, "{FLEET_NODE}{{proxy=\"{proxy}\",node=\"{name}\"}} {behind}");
-        }
-    }
-    if !lines.is_empty() {
-        let help = "Purges in the log that a living node has not said it has applied.";
-        let _ = write!(text, "# HELP {FLEET_NODE} {help}\n# TYPE {FLEET_NODE} gauge\n{lines}");
-    }
 }
 
 /// Formats the histograms of how long requests took.
