@@ -87,6 +87,8 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<u8, CommandFailure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let plan = StorePlan::new(BenchStoreOptions {
         preset,
+        workload: arguments.workload.map(Into::into).unwrap_or_default(),
+        log: arguments.log.clone(),
         scale: arguments.scale,
         quick: arguments.quick,
         ablations: arguments.ablations,

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::QUEUE_DEPTH;
+use crate::workload::WorkloadPreset;
 
 pub use lanes::StoreLane;
 pub use limit::DiskSpeed;
@@ -70,8 +71,13 @@ impl StorePreset {
 }
 
 /// The experiments, each with its subject and its approximate duration.
-pub const EXPERIMENTS: [(&str, &str, &str); 6] = [
+pub const EXPERIMENTS: [(&str, &str, &str); 7] = [
     ("bench store --seed table4 --quick", "a look: one seed, the beginning of the trace, no verdicts", "1 minute"),
+    (
+        "bench store --seed table4 --log FILE",
+        "the same with the requests of an access log, or `--workload wikimedia`: a public one's laws",
+        "1 to 20 minutes",
+    ),
     (
         "bench store --seed table4",
         "the store beside XFS and EFS's stand-in; one thread, disks of 4, 9 and 18 GB",
@@ -93,6 +99,10 @@ pub const TRACE_SHARE: f64 = 1.0;
 pub struct BenchStoreOptions {
     /// The conditions of the run.
     pub preset: StorePreset,
+    /// The laws by which requests are drawn; figures have targets only with the seed's.
+    pub workload: WorkloadPreset,
+    /// An access log that is replayed instead.
+    pub log: Option<PathBuf>,
     /// The factor by which disk sizes, memory and the length of the trace are scaled.
     pub scale: Option<f64>,
     /// The share of the trace that is replayed, from its beginning.
@@ -135,6 +145,8 @@ impl BenchStoreOptions {
     pub fn new(preset: StorePreset) -> BenchStoreOptions {
         BenchStoreOptions {
             preset,
+            workload: WorkloadPreset::Seed,
+            log: None,
             scale: None,
             trace: None,
             quick: false,
@@ -151,5 +163,19 @@ impl BenchStoreOptions {
             speed: None,
             queue_depth: QUEUE_DEPTH,
         }
+    }
+    /// The name of the workload; `None` for the seed's.
+    pub fn workload_name(&self) -> Option<&'static str> {
+        match (&self.log, self.workload) {
+            (Some(_), _) => Some("log"),
+            (None, WorkloadPreset::Seed) => None,
+            (None, preset) => Some(preset.name()),
+        }
+    }
+
+    /// The name of the experiment, which is that of its page.
+    pub fn experiment(&self) -> String {
+        let workload = self.workload_name().map_or(String::new(), |name| format!("-{name}"));
+        format!("store-{}{workload}", self.preset.name())
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Owns: scaling, and the refusal of wrong options. Leaves to others: the contenders of each preset (`lanes`).
 
+use std::sync::Arc;
+
 use super::lanes::{MEMORY_MB, StoreLane, is_named, lanes};
 use super::{BenchStoreOptions, SCALE, StorePreset, TRACE_SHARE};
 use crate::contender::ContenderKind;
 use crate::disk::{DiskOptions, DiskTimekeeping};
-use crate::workload::WorkloadLaws;
+use crate::workload::{LogWorkload, SEED_UNIQUE_BYTES, WorkloadLaws, WorkloadPreset, WorkloadSource};
 use crate::{Error, ExperimentErrorKind};
 
 /// The memory that a store in real time uses outside its budget for each thread beyond the first: rings, stacks, and
@@ -47,8 +49,8 @@ pub struct DiskSizeGroup {
     pub label: String,
     /// The size of the disk in the paper, in GB.
     pub seed_gb: u64,
-    /// The laws of the workload.
-    pub laws: WorkloadLaws,
+    /// The workload.
+    pub source: WorkloadSource,
     /// The scaled size of all disks together, in bytes.
     pub disk_bytes: u64,
     /// The contenders; the first two are Nectary.
@@ -83,13 +85,14 @@ pub struct StorePlan {
 }
 
 impl StorePlan {
-    /// Makes the plan of a run.
+    /// Makes the plan of a run; reads the log, if there is one.
     ///
-    /// *Errors*: [`ExperimentErrorKind::ResourceUsage`] for a scale or a number of pairs out of bounds, or if nothing is left to
+    /// *Errors*: [`ExperimentErrorKind::Usage`] for a scale or a number of pairs out of bounds, or if nothing is left to
     /// compare.
     pub fn new(options: BenchStoreOptions) -> Result<StorePlan, Error> {
         let usage = |message: String| Error::new(ExperimentErrorKind::Usage, message);
-        let scale = options.scale.unwrap_or(SCALE);
+        let log = options.log.as_deref().map(LogWorkload::read).transpose()?.map(Arc::new);
+        let scale = options.scale.unwrap_or_else(|| log.as_deref().map_or(SCALE, scale_of));
         let memory_bytes = ((MEMORY_MB << 20) as f64 * scale) as u64 >> 12 << 12;
         let beyond_bytes = store_beyond_bytes(&options);
         let memory_bytes_min = nectary_store::MEMORY_BYTES_MIN + beyond_bytes;
@@ -105,9 +108,13 @@ impl StorePlan {
         }
         let is_one =
             options.quick || options.ablations || options.speed.is_some() || options.preset == StorePreset::Bare;
+        let is_one = is_one || log.is_some();
         let seeds = options.seeds.unwrap_or(if is_one { 1 } else { SEEDS }) as u64;
         if seeds == 0 {
             return Err(usage("a run has 1 seed at least".to_owned()));
+        }
+        if log.is_some() && (options.seeds.is_some_and(|seeds| seeds > 1) || !options.embedded.is_empty()) {
+            return Err(usage("a log is one workload: leave --seeds and --embedded away".to_owned()));
         }
         let seeds: Vec<u64> = (0..seeds).map(|index| options.seed + index).collect();
         let threads = options.preset.threads();
@@ -126,11 +133,18 @@ impl StorePlan {
         if !(share > 0.0 && share <= 1.0) {
             return Err(usage("a share of the trace is more than 0 and at most 1".to_owned()));
         }
-        let trace_requests = WorkloadLaws::seed_trace(options.seed, scale).requests;
+        let trace = match log {
+            Some(log) => WorkloadSource::Log(log),
+            None => WorkloadSource::Laws(options.workload.laws(options.seed, scale)),
+        };
+        let trace_requests = trace.count();
+        if trace_requests < pairs as u64 {
+            return Err(usage(format!("{trace_requests} requests are fewer than the {pairs} pieces")));
+        }
         let requests = ((trace_requests as f64 * share) as u64).max(pairs as u64);
         let requests = if options.quick { requests.min(REQUESTS_QUICK) } else { requests };
         let (mut skipped, mut groups, mut known) = (Vec::new(), Vec::new(), Vec::new());
-        for (label, seed_gb, laws) in conditions(&options, scale) {
+        for (label, seed_gb, source) in conditions(&options, &trace) {
             let disk_bytes = ((seed_gb as f64 * GB * scale) as u64).next_multiple_of(1 << 20);
             let lanes = lanes(&options, memory_bytes, memory_bytes - beyond_bytes, seed_gb);
             known.extend(lanes.iter().map(|lane| lane.name.clone()));
@@ -143,7 +157,7 @@ impl StorePlan {
             };
             let lanes: Vec<StoreLane> =
                 lanes.into_iter().filter(|lane| is_named(&options, lane)).filter(is_there).collect();
-            groups.push(DiskSizeGroup { label, seed_gb, laws, disk_bytes, lanes });
+            groups.push(DiskSizeGroup { label, seed_gb, source, disk_bytes, lanes });
         }
         if let Some(name) = options.only.iter().find(|name| !known.iter().any(|known| known.contains(name.as_str()))) {
             known.sort();
@@ -195,18 +209,32 @@ impl StorePlan {
     }
 }
 
-/// The name, the disk size in GB and the workload's laws of each group of contenders.
-fn conditions(options: &BenchStoreOptions, scale: f64) -> Vec<(String, u64, WorkloadLaws)> {
-    let usual = WorkloadLaws::seed_trace(options.seed, scale);
+/// The scale at which disks have the same shares of a log's distinct bytes as the paper's have of those of its trace, as
+/// far as a store has enough memory.
+fn scale_of(log: &LogWorkload) -> f64 {
+    (log.totals.unique_bytes as f64 / SEED_UNIQUE_BYTES as f64).clamp(SCALE, 1.0)
+}
+
+/// The name, the disk size in GB and the workload of each group of contenders.
+fn conditions(options: &BenchStoreOptions, trace: &WorkloadSource) -> Vec<(String, u64, WorkloadSource)> {
     let is_small = options.quick || options.ablations;
-    let of_size = |size: u64| (format!("{size}gb"), size, usual.clone());
+    let name = |of_seed: String| match options.workload_name() {
+        None => of_seed,
+        Some(workload) => format!("{workload}-{of_seed}"),
+    };
+    let of_size = |size: u64| (name(format!("{size}gb")), size, trace.clone());
     let sizes: &[u64] = match options.preset {
         StorePreset::Table4 => &[4, 9, 18],
         StorePreset::Table5 => &[4, 8],
         StorePreset::Bare => {
             let size = options.sizes.first().copied().unwrap_or(4);
+            let usual = match trace {
+                WorkloadSource::Laws(laws) if options.workload == WorkloadPreset::Seed => laws,
+                _ => return vec![of_size(size)],
+            };
             let of_embedded = |count: u64| {
-                (format!("embedded-{count}"), size, WorkloadLaws { embedded_mean: count as f64, ..usual.clone() })
+                let laws = WorkloadLaws { embedded_mean: count as f64, ..usual.clone() };
+                (format!("embedded-{count}"), size, WorkloadSource::Laws(laws))
             };
             let is_wanted = |count: &u64| match options.embedded.is_empty() {
                 true => !is_small || *count == EMBEDDED_AIM,

@@ -33,15 +33,16 @@ pub(super) fn report(
         trends.extend(trends_of(results));
         rows.extend(results.iter().flat_map(|result| result.lanes.iter().map(|lane| row(result, lane))));
     }
-    if plan.options.preset != StorePreset::Bare {
+    if plan.options.preset != StorePreset::Bare && plan.options.workload_name().is_none() {
         figures.extend(best_of_xfs(&figures));
     }
     // A stable sort: figures with equal keys keep their order.
     figures.sort_by_key(|figure| (!figure.name.ends_with(".nectary-again"), !figure.is_short()));
-    let experiment = format!("store-{}", plan.options.preset.name());
+    let experiment = plan.options.experiment();
     let workload = groups.iter().map(|one| {
         json!({
-            "group": one.group.label, "seed": one.group.laws.seed, "totals": one.totals, "laws": one.group.laws,
+            "group": one.group.label, "seed": one.group.source.seed(), "totals": one.totals,
+            "laws": one.group.source.json(),
             "locality": one.locality, "demand": one.demand,
         })
     });
@@ -94,9 +95,12 @@ fn ratio(results: &[GroupResult], one: usize, other: usize) -> IntervalEstimate 
 fn figures_of(plan: &StorePlan, results: &[GroupResult]) -> Vec<ReportFigure> {
     let Some(GroupResult { group, lanes, .. }) = results.first() else { return Vec::new() };
     let (preset, label) = (plan.options.preset, &group.label);
+    let is_seed = plan.options.workload_name().is_none();
     let is_virtual = plan.disk.time == DiskTimekeeping::Virtual;
     let is_judged = !plan.options.quick && if is_virtual { results.len() >= SEEDS_MIN } else { plan.pairs >= PAIRS };
     let figure = |name: String, found: IntervalEstimate, unit, target, is_at_most| {
+        // The targets are those of the seed's workload.
+        let target = if is_seed { target } else { None };
         let figure = ReportFigure::new(name, unit, found).judged(is_judged);
         if is_at_most { figure.at_most(target) } else { figure.at_least(target) }
     };
@@ -170,7 +174,7 @@ fn row(result: &GroupResult, lane: &LaneResult) -> Value {
     let GroupResult { group, limit, demand, .. } = result;
     let (total, disk) = (&lane.total, lane.disk());
     json!({
-        "contender": lane.name, "stands_for": lane.seed_name, "group": group.label, "seed": group.laws.seed,
+        "contender": lane.name, "stands_for": lane.seed_name, "group": group.label, "seed": group.source.seed(),
         "disk_gb": group.seed_gb, "disk_bytes": group.disk_bytes, "disks": lane.disks, "memory": lane.memory,
         "hit_rate": total.hit_rate(), "hit_ms": hit_ms(lane), "disk_hit_ms": disk_hit_ms(lane), "put_ms": put_ms(lane),
         "disk_ios": disk.operations, "disk_io_ms": lane.disk_io_ms(), "written_per_byte_put": lane.written_per_byte(),

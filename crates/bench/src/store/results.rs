@@ -47,7 +47,7 @@ pub struct LaneResult {
 /// The results of all contenders of a group with one seed.
 #[derive(Debug, Clone)]
 pub struct GroupResult {
-    /// The group, with the laws of that seed.
+    /// The group, with the workload of that seed.
     pub group: DiskSizeGroup,
     /// The limit of its disk.
     pub limit: DiskSpeed,

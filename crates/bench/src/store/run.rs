@@ -24,7 +24,7 @@ use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::worker::{PieceResult, WorkerClient, WorkerSetup};
-use crate::workload::{self, RequestGenerator, TraceReader, WorkloadLaws, write_trace};
+use crate::workload::{self, TraceReader, write_trace};
 use crate::{Error, ExperimentReport, machine};
 
 /// The shares of dirty pages that are compared, in percent of the buffer cache.
@@ -206,10 +206,8 @@ fn run_all(
         .seeds
         .iter()
         .flat_map(|seed| {
-            let of_seed = |group: &DiskSizeGroup| DiskSizeGroup {
-                laws: WorkloadLaws { seed: *seed, ..group.laws.clone() },
-                ..group.clone()
-            };
+            let of_seed =
+                |group: &DiskSizeGroup| DiskSizeGroup { source: group.source.with_seed(*seed), ..group.clone() };
             plan.groups.iter().map(of_seed).collect::<Vec<_>>()
         })
         .collect();
@@ -260,13 +258,13 @@ fn disks_bytes(group: &DiskSizeGroup) -> u64 {
     group.lanes.iter().map(|lane| device_bytes(group, lane) * lane.disks as u64).sum()
 }
 
-/// Runs all contenders of a group with the seed in the group's laws.
+/// Runs all contenders of a group with the group's workload.
 fn run_group(plan: &StorePlan, group: DiskSizeGroup, shared: &RunEnvironment<'_>) -> Result<GroupResult, Error> {
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let folder = shared.folder.join(format!("run-{number}"));
     std::fs::create_dir(&folder).map_err(|error| Error::failed(folder.display(), error))?;
     let (trace, clock_path) = (folder.join("requests"), folder.join("clock"));
-    let totals = write_trace(&trace, RequestGenerator::new(group.laws.clone()), plan.requests)?;
+    let totals = write_trace(&trace, group.source.requests(), plan.requests)?;
     let requests = TraceReader::open(&trace)?.read(0, totals.requests)?;
     let demand = workload::demand(&requests, plan.memory_bytes);
     let locality = workload::locality(requests.iter().copied(), plan.memory_bytes, group.disk_bytes);
@@ -274,7 +272,7 @@ fn run_group(plan: &StorePlan, group: DiskSizeGroup, shared: &RunEnvironment<'_>
     let clock = Arc::new(SharedClock::create(&clock_path)?);
     let shop = RunFolder { number, folder, trace, clock_path, clock };
     let limit = DiskSpeed::measure(&plan.disk, group.disk_bytes, totals.unique_bytes, &shop.clock, 0)?;
-    let name = format!("{}, seed {}", group.label, group.laws.seed);
+    let name = format!("{}, seed {}", group.label, group.source.seed());
     let mut running = Vec::new();
     let mut slot = 1;
     for lane in &group.lanes {

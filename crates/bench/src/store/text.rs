@@ -139,26 +139,7 @@ fn sweep(text: &mut String, swept: &[DirtyShareResult]) {
 /// Writes the laws of a workload, and the properties of its requests.
 fn workload(text: &mut String, result: &GroupResult) {
     let GroupResult { group, demand, locality, .. } = result;
-    let laws = &group.laws;
-    let _ = writeln!(
-        text,
-        "\n{}: requests by {} clients on {} sites; {:.2} of them the first for their object; pages embed {} objects, {:.2} of them from an \
-         earlier page; {:.2} of repeats are recent; sizes log-normal (median {:.0} B, sigma {}), {:.2} % of objects by Pareto's law from \
-         {:.0} to {:.0} B (exponent {})",
-        group.label,
-        laws.clients,
-        laws.sites,
-        laws.new_share,
-        laws.embedded_mean,
-        laws.shared,
-        laws.recent,
-        laws.size.0,
-        laws.size.1,
-        100.0 * laws.large_share,
-        laws.large.0,
-        laws.large.1,
-        laws.large.2
-    );
+    let _ = writeln!(text, "\n{}: {}", group.label, group.source.describe());
     let _ = writeln!(
         text,
         "  of all requests {:.3} are first ones; an LRU of the memory has {:.3}, one of the disk {:.3} more",
@@ -176,7 +157,7 @@ fn table(text: &mut String, result: &GroupResult) {
         "\n{}, seed {}: {} GB scaled to {:.0} MB, {:.0} MB unique, {:.0} MB in all; the disk alone: {:.3} ms a read of 8 KiB, {:.1} MB/s read and \
          {:.1} written in order; an LRU over groups would have {:.0} requests a second",
         group.label,
-        group.laws.seed,
+        group.source.seed(),
         group.seed_gb,
         mega_of(group.disk_bytes),
         mega_of(totals.unique_bytes),

@@ -8,8 +8,8 @@ use crate::random::SeededRandom;
 
 /// The largest number of objects that a page embeds.
 const EMBEDDED_MAX: u64 = 40;
-/// The smallest and largest size of objects that are not large, in bytes.
-const SIZE: (f64, f64) = (100.0, 200_000.0);
+/// The smallest size of objects that are not large, in bytes.
+const SIZE_BYTES_MIN: f64 = 100.0;
 
 struct SitePage {
     site: u32,
@@ -78,7 +78,7 @@ impl RequestGenerator {
         let laws = &self.laws;
         let bytes = match is_large {
             true => self.random.pareto(laws.large.0, laws.large.1, laws.large.2),
-            false => self.random.log_normal(laws.size.0, laws.size.1).clamp(SIZE.0, SIZE.1),
+            false => self.random.log_normal(laws.size.0, laws.size.1).clamp(SIZE_BYTES_MIN, laws.size_bytes_max),
         };
         self.sizes.push(bytes as u32);
         (self.sizes.len() - 1) as u32
@@ -136,7 +136,7 @@ impl RequestGenerator {
             self.embedded.push(object);
             return ClientPageView { client, page: None, site: self.site(), objects: start..start + 1 };
         }
-        let page = match self.views.is_empty() || draw < self.new_large + self.new_page {
+        let page = match self.views.len() < self.laws.first_views.max(1) || draw < self.new_large + self.new_page {
             true => self.add_page(),
             false => self.repeated(),
         };
@@ -245,5 +245,27 @@ mod tests {
             }
         }
         assert!(hinted > 5000, "{hinted}");
+    }
+    /// Shares of first requests, mean size and concentration are those that were published of the log.
+    #[test]
+    fn wikimedia_laws_match_published_numbers() {
+        let scale = 1.0 / 32.0;
+        let mut counts: HashMap<u32, (u64, u32)> = HashMap::new();
+        let mut requests = 0;
+        for request in RequestGenerator::new(WorkloadLaws::wikimedia(1, scale)) {
+            assert_eq!(request.page, None, "the log has no embedded objects");
+            counts.entry(request.object).or_insert((0, request.bytes)).0 += 1;
+            requests += 1;
+        }
+        let unique: u64 = counts.values().map(|entry| u64::from(entry.1)).sum();
+        let (objects, mean) = (counts.len() as f64, unique as f64 / counts.len() as f64);
+        assert!((objects / requests as f64 - 0.0886).abs() < 0.003, "{objects} of {requests}");
+        assert!((mean / 23_372.0 - 1.0).abs() < 0.05, "{mean}");
+        assert!((unique as f64 / (SEED_UNIQUE_BYTES as f64 * scale) - 1.0).abs() < 0.05, "{unique}");
+        let mut views: Vec<u64> = counts.into_values().map(|entry| entry.0).collect();
+        views.sort_unstable_by(|left, right| right.cmp(left));
+        let top: u64 = views[..(objects / 100.0) as usize].iter().sum();
+        let share = top as f64 / requests as f64;
+        assert!((share - 0.555).abs() < 0.06, "{share} of the requests are for a hundredth of the objects");
     }
 }

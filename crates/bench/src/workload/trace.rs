@@ -1,16 +1,17 @@
-//! A workload in a file: it is drawn once, and the process of every contender reads it piece by piece.
+//! A workload in a file: it is drawn or read from a log once, and the process of every contender reads it piece by piece.
 //!
 //! Owns: the file, which lasts only for one run. It has 20 bytes per request: client, object, bytes, page and site as
 //! little-endian `u32`; if a request has no page, all bits of its page field are ones. Contenders read requests from
 //! this file, so that generating them uses none of their memory.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ProxyRequest, RequestGenerator};
+use super::ProxyRequest;
 use crate::Error;
 
 const RECORD_BYTES: usize = 20;
@@ -29,13 +30,33 @@ pub struct WorkloadTotals {
     pub unique_bytes: u64,
 }
 
-/// Draws at most `requests_max` requests, and writes them to a file.
-pub fn write_trace(path: &Path, mut generator: RequestGenerator, requests_max: u64) -> Result<WorkloadTotals, Error> {
+impl WorkloadTotals {
+    /// The totals of some requests.
+    pub fn of(requests: &[ProxyRequest]) -> WorkloadTotals {
+        let (mut totals, mut seen) = (WorkloadTotals::default(), HashSet::new());
+        for request in requests {
+            totals.requests += 1;
+            totals.bytes += u64::from(request.bytes);
+            if seen.insert(request.object) {
+                totals.objects += 1;
+                totals.unique_bytes += u64::from(request.bytes);
+            }
+        }
+        totals
+    }
+}
+
+/// Writes at most `requests_max` requests to a file.
+pub fn write_trace(
+    path: &Path,
+    requests: impl Iterator<Item = ProxyRequest>,
+    requests_max: u64,
+) -> Result<WorkloadTotals, Error> {
     let failed = |error| Error::failed(path.display(), error);
     let mut file = BufWriter::new(File::create(path).map_err(failed)?);
     let mut totals = WorkloadTotals::default();
     let mut seen: Vec<bool> = Vec::new();
-    for request in generator.by_ref().take(requests_max as usize) {
+    for request in requests.take(requests_max as usize) {
         let page = request.page.unwrap_or(NO_PAGE);
         for field in [request.client, request.object, request.bytes, page, request.site] {
             file.write_all(&field.to_le_bytes()).map_err(failed)?;
@@ -86,7 +107,7 @@ impl TraceReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::WorkloadLaws;
+    use crate::workload::{RequestGenerator, WorkloadLaws};
 
     #[test]
     fn trace_reads_back_in_pieces() {
@@ -95,7 +116,7 @@ mod tests {
         let totals = write_trace(&path, RequestGenerator::new(laws.clone()), u64::MAX >> 1).unwrap();
         let all: Vec<ProxyRequest> = RequestGenerator::new(laws).collect();
         let mut reader = TraceReader::open(&path).unwrap();
-        assert_eq!(totals.requests, all.len() as u64);
+        assert_eq!((totals, totals.requests), (WorkloadTotals::of(&all), all.len() as u64));
         assert_eq!(reader.read(0, totals.requests).unwrap(), all);
         assert_eq!(reader.read(100, 50).unwrap(), all[100..150]);
         assert!(reader.read(totals.requests, 1).is_err());

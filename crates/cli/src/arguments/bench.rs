@@ -9,6 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use nectary_bench::contender::ContenderFileSystem;
 use nectary_bench::disk::QUEUE_DEPTH;
+use nectary_bench::workload::WorkloadPreset;
 use nectary_block::parse_size;
 
 pub use bench_io::{BenchIoArguments, IoMatrix};
@@ -41,6 +42,8 @@ pub enum BenchCommand {
     nectary bench store --seed table4 --scale 0.0625 --size 4 --only xfs.50
   Four threads and two disks:
     nectary bench store --seed table5
+  The requests of an access log:
+    nectary bench store --seed table4 --log access.log.gz
   On the device that /var/cache is on, as it is, in real time:
     nectary bench store --disk bare --folder /var/cache --json bare.json", after_help = exit::HELP)]
     Store(Box<BenchStoreArguments>),
@@ -162,6 +165,24 @@ pub enum BenchDisk {
     Bare,
 }
 
+/// Laws of requests.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum BenchWorkloadLaws {
+    /// those of the seeds' trace: 4.8 M requests for 27.6 GB, pages with embedded objects
+    Seed,
+    /// the published numbers of Wikimedia's log of text pages of 2019, without clients and embedded objects
+    Wikimedia,
+}
+
+impl From<BenchWorkloadLaws> for WorkloadPreset {
+    fn from(laws: BenchWorkloadLaws) -> WorkloadPreset {
+        match laws {
+            BenchWorkloadLaws::Seed => WorkloadPreset::Seed,
+            BenchWorkloadLaws::Wikimedia => WorkloadPreset::Wikimedia,
+        }
+    }
+}
+
 /// The seeds' tables.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum SeedTable {
@@ -189,7 +210,15 @@ pub struct BenchStoreArguments {
     /// The program that contends with foyer, with --disk bare; by default, nectary-foyer beside this program
     #[arg(long, value_name = "PROGRAM", requires = "disk")]
     pub foyer: Option<PathBuf>,
-    /// Share of the seeds' sizes, memory and trace; 1/32 by default, which is the least
+    /// Replay the requests of this access log: Squid's native format, Common, Combined, W3C extended or JSON lines;
+    /// plain, or compressed with gzip, xz or zstd
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "embedded"])]
+    pub log: Option<PathBuf>,
+    /// The laws by which requests are drawn; the seeds' by default. Only figures of the seeds' have targets
+    #[arg(long, value_name = "LAWS", value_enum)]
+    pub workload: Option<BenchWorkloadLaws>,
+    /// Share of the seeds' sizes, memory and trace; 1/32 by default, which is the least; with --log the share that gives
+    /// disks the seeds' shares of the log's bytes
     #[arg(long, value_name = "F")]
     pub scale: Option<f64>,
     /// Share of the scaled trace that is replayed, from its beginning on; all of it by default

@@ -6,6 +6,7 @@ mod experiments;
 mod fleets;
 mod interface;
 mod objects;
+mod proxies_and_logs;
 mod ram_simulations;
 mod recordings;
 mod small_files;

@@ -124,6 +124,13 @@ pub const TARGETS: &[FuzzTarget] = &[
         seeds: trace::oracle_general_seeds,
         ..TRACE
     },
+    FuzzTarget {
+        name: "trace-access-log",
+        run: trace::access_log,
+        seeds: trace::access_log_seeds,
+        words: trace::LOG_WORDS,
+        ..TRACE
+    },
     FuzzTarget { name: "trace-nectary", run: trace::nectary, seeds: trace::nectary_seeds, ..TRACE },
     FuzzTarget { name: "volume-frame", run: volume::frame, seeds: volume::frame_seeds, words: volume::WORDS, ..TARGET },
     FuzzTarget { name: "volume-value", run: volume::value, seeds: volume::value_seeds, words: volume::WORDS, ..TARGET },

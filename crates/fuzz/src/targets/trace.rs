@@ -1,4 +1,4 @@
-//! Targets of `nectary-trace`: every trace format, uncompressed and compressed with gzip, xz or zstd.
+//! Targets of `nectary-trace`: every trace format, uncompressed and compressed with gzip, xz or zstd, and access logs.
 //!
 //! Each target reads a trace to its end or to its first error. An error names the file and contains no control
 //! characters.
@@ -6,6 +6,7 @@
 use std::io::{Cursor, Write};
 use std::path::Path;
 
+use nectary_trace::access_log::{AccessLogReader, LineContents};
 use nectary_trace::formats::csv::CsvColumns;
 use nectary_trace::formats::input::DecompressedInput;
 use nectary_trace::formats::nectary::{
@@ -34,6 +35,26 @@ pub const WORDS: &[&[u8]] = &[
     b"\"",
     b"key,size",
     b"volume=2+3,offset=5,size=6,op=4",
+];
+
+/// Typical parts of lines of access logs.
+pub const LOG_WORDS: &[&[u8]] = &[
+    b"\n",
+    b" ",
+    b"\t",
+    b"\"",
+    b"\\",
+    b"[",
+    b"] ",
+    b"-",
+    b"GET ",
+    b" HTTP/1.1\"",
+    b"TCP_HIT/200",
+    b"#Fields: ",
+    b"cs-uri-stem",
+    b"sc-status",
+    b"{\"status\":",
+    b"18446744073709551615",
 ];
 
 /// The number of references after which reading stops; no valid file as short as an input has so many.
@@ -73,6 +94,26 @@ fn check(bytes: &[u8], options: &ReadOptions) {
 
 fn of(format: TraceFormat) -> ReadOptions {
     ReadOptions { format: Some(format), ..ReadOptions::default() }
+}
+
+/// Reads an access log in the format that its first lines have. The parts of a line are no longer than the line.
+pub fn access_log(input: &[u8]) {
+    let read = || -> Result<(), Error> {
+        let source = Box::new(Cursor::new(input.to_vec()));
+        let mut reader = AccessLogReader::from_input(DecompressedInput::from_reader(Path::new("input"), source)?)?;
+        while let Some(contents) = reader.read()? {
+            if let LineContents::Request(line) = contents {
+                assert!(line.url.len() + line.client.len() <= 4 * input.len() + 16, "{line:?}");
+            }
+        }
+        let text = reader.bad_line().to_string();
+        assert!(text.chars().all(|c| !c.is_control()), "{text:?}");
+        Ok(())
+    };
+    if let Err(error) = read() {
+        let text = error.to_string();
+        assert!(text.contains("input") && text.chars().all(|c| !c.is_control()), "{text:?}");
+    }
 }
 
 /// Reads one block number per line.
@@ -139,6 +180,16 @@ fn is_compressed(input: &[u8]) -> bool {
 /// Makes lines and comments.
 pub fn text_seeds() -> Vec<Vec<u8>> {
     vec![b"1\n2\n\n* a comment\n18446744073709551615\n".to_vec(), b" 7 \r\n8".to_vec()]
+}
+
+/// Makes a log of each format.
+pub fn access_log_seeds() -> Vec<Vec<u8>> {
+    vec![
+        b"1157689320.343 357 10.0.0.1 TCP_HIT/200 10182 GET http://h/a.gif - NONE/- image/gif\n".to_vec(),
+        b"h:80 ::1 - u [10/Oct/2000:13:55:36 -0700] \"GET /a\\\"b HTTP/1.0\" 200 26 \"-\" \"x\" HIT 0.1 9\n".to_vec(),
+        b"#Fields: c-ip cs-method cs-uri-stem cs-uri-query sc-status sc-bytes\n10.0.0.1 GET /a b=c 200 77\n".to_vec(),
+        b"{\"client\":\"c\",\"method\":\"GET\",\"host\":\"h\",\"target\":\"/p\",\"status\":200,\"bytes\":7}\n".to_vec(),
+    ]
 }
 
 /// Makes requests.
