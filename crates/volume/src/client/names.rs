@@ -9,7 +9,9 @@ use super::VolumeClient;
 use super::error::Error;
 use super::looks::{CachedLookup, ListingPart, LookupCache};
 use super::wait_kinds::WaitKind;
-use crate::format::{BLOCK_BYTES, HAS_XATTRS, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::format::{
+    BLOCK_BYTES, HAS_XATTRS, INLINE_BYTES_MAX, LOST_TO_OTHERS, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+};
 use crate::planted::{Bug, planted};
 use crate::protocol::{
     AttributeChanges, FileId, InodeAttributes, ListedName, MappedExtent, MetadataOperation, MetadataQuestion,
@@ -228,7 +230,8 @@ impl VolumeClient {
                 attributes(self.operate(operation).await?)?
             }
         };
-        if named.inode.links == 0
+        // Otherwise another host may read it, and it is committed.
+        if named.inode.flags & LOST_TO_OTHERS != 0
             && let Some(file) = self.file(named.id()).filter(|file| !file.is_used())
         {
             self.abandon(&file).await;

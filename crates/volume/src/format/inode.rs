@@ -14,6 +14,9 @@ const SIZE_MAX: u64 = (1 << 63) - 1;
 
 /// The flag of an inode that has extended attributes. Records do not have it: the server sets it in answers.
 pub const HAS_XATTRS: u32 = 32;
+/// The flag of an inode without a name that no other session has open or may open. Records do not have it: the server sets
+/// it in the answer to an *Unlink*.
+pub const LOST_TO_OTHERS: u32 = 128;
 
 /// The record of a file: everything except its names and its data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +31,8 @@ pub struct Inode {
     pub group: u32,
     /// The project whose limits count the inode.
     pub project: u32,
-    /// 1 immutable, 2 append only, 4 no dump, 8 project is inherited, 16 data inline, 32 has xattrs (in answers alone), 64 has an ACL.
+    /// 1 immutable, 2 append only, 4 no dump, 8 project is inherited, 16 data inline, 32 has xattrs (in answers alone), 64 has an ACL, 128 lost to
+    /// others (in answers alone).
     pub flags: u32,
     /// The generation of the inode number: it grows by one at each reuse.
     pub generation: u64,

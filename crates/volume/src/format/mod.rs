@@ -30,7 +30,7 @@ mod value;
 pub use epoch::{EpochHead, SegmentHeader, SegmentUse};
 pub use error::{FormatError, FormatProblem};
 pub use frame::{FrameKind, FramePosition, VerifiedFrame, VolumeIdentity};
-pub use inode::{HAS_XATTRS, INLINE_BYTES_MAX, Inode, TARGET_BYTES_MAX};
+pub use inode::{HAS_XATTRS, INLINE_BYTES_MAX, Inode, LOST_TO_OTHERS, TARGET_BYTES_MAX};
 pub use journal::{JournalAppend, Mutation, MutationAction, Transaction, TransactionKind};
 pub use label::VolumeLabel;
 pub use lease_sector::{LeaseSector, LeaseState};

@@ -77,7 +77,7 @@ impl MetadataImage {
             }
             MetadataQuestion::Open { file, .. } => {
                 let attributes = self.attributes(*file)?;
-                if self.is_removed(file.inode) {
+                if !self.may_open(session, file.inode) {
                     return Err(posix(libc::ESTALE));
                 }
                 self.open(session, file.inode);

@@ -2,7 +2,7 @@
 
 use super::tests::{ROOT, commit, create_in, image, label, operate, space, stamp};
 use super::*;
-use crate::format::{TableKind, XATTR_VALUE_BYTES_MAX};
+use crate::format::{LOST_TO_OTHERS, SessionRecord, TableKind, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{FileId, InodeAttributes, MetadataOperation, MetadataQuestion, ServerAnswer};
 
 fn nameless(open: bool, mode: u32) -> MetadataOperation {
@@ -38,6 +38,11 @@ fn unlink(name: &str) -> MetadataOperation {
 
 fn close(image: &mut MetadataImage, session: u64, file: FileId) {
     image.ask(stamp(), session, &MetadataQuestion::Close { file }).unwrap();
+}
+
+fn begin(image: &mut MetadataImage, incarnation: u8) -> u64 {
+    let (_, first) = image.sessions().remove(0);
+    image.begin_session(&SessionRecord { incarnation: [incarnation; 16], ..first }).unwrap().0
 }
 
 fn inodes(image: &MetadataImage) -> usize {
@@ -81,16 +86,65 @@ fn closed_nameless_file_is_freed() {
     assert_eq!((inodes(&image), check(image.tables(), &label())), (2, Vec::new()), "{lost:?} is left");
 }
 
-/// What was written to a file that nobody has open may be dropped when its last name goes.
+/// Opens a file; returns why it is refused.
+fn open(image: &mut MetadataImage, session: u64, file: FileId) -> Option<i32> {
+    let question = MetadataQuestion::Open { file, level: 0, is_direct: false };
+    image.ask(stamp(), session, &question).err().map(|refusal| refusal.errno)
+}
+
+/// What was written to a file may be dropped when its last name goes and no other session has it open.
 #[test]
 fn removed_files_open_no_more() {
     let (mut image, session) = image();
+    let other = begin(&mut image, 2);
     let file = make_nameless(&mut image, session);
-    let open = MetadataQuestion::Open { file, level: 0, is_direct: false };
-    assert!(image.ask(stamp(), session, &open).is_ok(), "it is open");
-    image.ask(stamp(), session, &MetadataQuestion::Close { file }).unwrap();
-    let refused = image.ask(stamp(), session, &open).err().map(|refusal| refusal.errno);
-    assert_eq!(refused, Some(libc::ESTALE), "it is only not freed yet");
+    assert_eq!(open(&mut image, session, file), None, "it is open");
+    assert_eq!(open(&mut image, other, file), Some(libc::ESTALE), "no other session gets it");
+    close(&mut image, session, file);
+    assert_eq!(open(&mut image, session, file), Some(libc::ESTALE), "it is only not freed yet");
+}
+
+/// An inode that was being freed is freed by a restarted server, so no session may say that it has it open.
+#[test]
+fn restart_opens_only_listed_files() {
+    let (mut before, session) = image();
+    let other = begin(&mut before, 2);
+    let mut made = |name| create_in(&mut before, session, ROOT, name, libc::S_IFREG | 0o644).unwrap().id();
+    let (freed, held) = (made("freed"), made("held"));
+    assert_eq!(open(&mut before, session, held), None);
+    ["freed", "held"].iter().for_each(|name| drop(operate(&mut before, session, &unlink(name)).unwrap()));
+    let mut image = MetadataImage::load(before.tables().clone(), &label(), 2).unwrap();
+    assert_eq!(open(&mut image, session, freed), Some(libc::ESTALE));
+    assert_eq!(open(&mut image, session, held), None);
+    image.reclaimed(session).unwrap();
+    image.reclaimed(other).unwrap();
+    assert_eq!(open(&mut image, other, held), Some(libc::ESTALE), "it had listed all");
+}
+
+/// Data that is not committed may be dropped with the last name only if no other session has the file open.
+#[test]
+fn removed_file_is_others_while_open() {
+    let (mut image, session) = image();
+    let other = begin(&mut image, 2);
+    let lost = |image: &mut MetadataImage, name: &str| {
+        let Ok(ServerAnswer::Attributes(mut removed)) = operate(image, session, &unlink(name)) else {
+            panic!("{name}")
+        };
+        image.flag_lost(session, &mut removed);
+        removed.inode.flags & LOST_TO_OTHERS != 0
+    };
+    let mut files = Vec::new();
+    for name in ["alone", "others", "linked", "restarted"] {
+        files.push(create_in(&mut image, session, ROOT, name, libc::S_IFREG | 0o644).unwrap().id());
+    }
+    assert_eq!(open(&mut image, session, files[0]), None);
+    assert_eq!(open(&mut image, other, files[1]), None);
+    operate(&mut image, session, &link(files[2], "second")).unwrap();
+    assert!(lost(&mut image, "alone"), "the session's own handles count not");
+    assert!(!lost(&mut image, "others"));
+    assert!(!lost(&mut image, "linked"), "it has another name");
+    let mut image = MetadataImage::load(image.tables().clone(), &label(), 2).unwrap();
+    assert!(!lost(&mut image, "restarted"), "not all sessions have listed what they have open");
 }
 
 /// Nameless files stay until each session has listed the files that it has open.

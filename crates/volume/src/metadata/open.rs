@@ -1,14 +1,16 @@
 //! Which files each session has open, and inodes without a name (orphans).
 //!
 //! Owns: which inodes each session has open; this is in memory only. Promises: an inode without a name is freed only
-//! when no session has it open. After a restart, an inode that a session may have open is freed only when every earlier
+//! when no session has it open, and no further session opens it. After a restart, an inode that a session may have open is freed only when every earlier
 //! session has listed its open files or has ended. There is no time limit: a mount that was away for long still finds
 //! its files.
 
+use std::collections::BTreeSet;
+
 use super::change::Result;
 use super::image::MetadataImage;
-use crate::format::{OrphanRecord, OrphanState, TableKey, TableKind};
-use crate::protocol::{MetadataOperation, ServerAnswer, ServerRefusal};
+use crate::format::{LOST_TO_OTHERS, OrphanRecord, OrphanState, TableKey, TableKind};
+use crate::protocol::{InodeAttributes, MetadataOperation, ServerAnswer, ServerRefusal};
 
 impl MetadataImage {
     /// Notes that a session has an inode open.
@@ -17,11 +19,24 @@ impl MetadataImage {
         self.dying.remove(&inode);
     }
 
-    /// Whether an inode has no name and no session has it open: what was written to it may be dropped, and it is only not
-    /// freed yet. After a restart any session that has not listed its open files may have it open.
-    pub(super) fn is_removed(&self, inode: u64) -> bool {
-        let is_orphan = self.tables.get(&TableKey::Orphan(inode)).is_some();
-        is_orphan && self.awaited.is_empty() && !self.opened.contains_key(&inode)
+    /// Whether a session may open an inode. One without a name stays open only where it is: the session that removed the
+    /// name may have dropped what it had written, and an inode that is being freed is freed after a restart, too. After a
+    /// restart a session lists what it has open.
+    pub(super) fn may_open(&self, session: u64, inode: u64) -> bool {
+        let Some(orphan) = self.tables.get(&TableKey::Orphan(inode)) else { return true };
+        let is_being_freed = OrphanRecord::decode(orphan).is_ok_and(|orphan| orphan.state == OrphanState::BeingFreed);
+        let has_it_open = self.opened.get(&inode).is_some_and(|sessions| sessions.contains(&session));
+        !is_being_freed && (has_it_open || self.awaited.contains(&session))
+    }
+
+    /// Sets the flag in attributes that says whether the inode is lost to all other sessions: it has no name, and none of
+    /// them has it open or may open it.
+    pub fn flag_lost(&self, session: u64, attributes: &mut InodeAttributes) {
+        let of_others = |sessions: &BTreeSet<u64>| sessions.iter().any(|other| *other != session);
+        let is_used = self.opened.get(&attributes.number).is_some_and(of_others);
+        if attributes.inode.links == 0 && self.awaited.is_empty() && !is_used {
+            attributes.inode.flags |= LOST_TO_OTHERS;
+        }
     }
 
     pub(super) fn close(&mut self, session: u64, inode: u64) {

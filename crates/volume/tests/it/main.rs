@@ -9,6 +9,7 @@ mod leader_lease;
 mod local_names;
 mod model;
 mod refusals;
+mod removed;
 mod reserved;
 mod restart;
 mod synced;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 use super::{ServerEvent, SessionCalls, SharedSession, wall_ns};
-use crate::format::{HAS_XATTRS, Inode};
+use crate::format::{HAS_XATTRS, Inode, LOST_TO_OTHERS};
 use crate::metadata::effects::{self, MadeInode};
 use crate::planted::{Bug, planted};
 use crate::protocol::{
@@ -309,6 +309,8 @@ impl SharedSession {
         let now_ns = time_of(&state, parent.inode.times_ns[2].max(removed.inode.times_ns[2]));
         effects::lose_name(&mut removed.inode, now_ns);
         effects::stored(&mut removed.inode);
+        // It goes along with the directory, so nobody else knows it.
+        removed.inode.flags |= LOST_TO_OTHERS;
         let expected = removed.number;
         state.tell_open(|file, _| file.inode == expected);
         let operation = MetadataOperation::Unlink { directory, name: name.to_vec(), is_directory: false, expected };

@@ -118,7 +118,12 @@ impl MetadataOwner {
         let is_behind = self.behind.contains_key(&session);
         let standing = self.early.standing(session, number, &inodes, is_behind);
         let (stamp, first_made) = (self.stamp(), self.image.next_inode());
-        let answer = self.operate(stamp, session, number, &operation);
+        let mut answer = self.operate(stamp, session, number, &operation);
+        if let (true, MetadataOperation::Unlink { .. }, Ok(ServerAnswer::Attributes(removed))) =
+            (is_new, &operation, &mut answer)
+        {
+            self.image.flag_lost(session, removed);
+        }
         self.grants.end_change(begun);
         self.overview.operations += 1;
         if planted(Bug::AnsweredEarly) {
