@@ -198,7 +198,7 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
         "cache",
         "memory",
         ["what is charged beside what is used", "within 3 %; tables of 120 bytes a block, 200 for `adaptive`"],
-        Elsewhere("cargo run --release -p nectary-bench --example cache-memory"),
+        Elsewhere("cargo run --release -p nectary-bench -- cache-memory"),
     ),
     by(
         "cache",

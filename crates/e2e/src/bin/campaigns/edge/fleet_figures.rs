@@ -9,6 +9,7 @@
 //!
 //! The exit code is 0 only if all of these are reached. It is 77 if this machine lacks etcd, wrk or a second processor.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -36,9 +37,10 @@ const SITE: &str = "127.0.0.1";
 const NODES: usize = 4;
 const STORE_MIB: usize = 64;
 const MEMORY_MIB: usize = 32;
-/// The mix: objects, their length, and the exponent of the Zipf law.
+/// The mix: objects, their length, and the exponent of the Zipf law. What 60,000 requests name is twice what the stores
+/// hold, so that the ratio also tells how well the stores are used.
 const MIX_OBJECTS: usize = 20_000;
-const MIX_BYTES: u64 = 16 << 10;
+const MIX_BYTES: u64 = 48 << 10;
 const MIX_EXPONENT: f64 = 0.9;
 /// What is wanted.
 const ORIGIN_RATIO_MAX: f64 = 1.1;
@@ -226,6 +228,17 @@ fn mix(
     problems: &mut ProblemCounter,
 ) -> Result<Value> {
     let zipf = Zipf::new(MIX_OBJECTS, MIX_EXPONENT);
+    let mut named = SeededRng::new(seed);
+    let footprint = (0..requests)
+        .map(|_| {
+            let object = zipf.sample(&mut named);
+            named.index(NODES);
+            object
+        })
+        .collect::<HashSet<_>>()
+        .len() as u64
+        * MIX_BYTES;
+    let stores = (NODES * STORE_MIB) as u64 * (1 << 20);
     let run = |proxies: &[NectaryProxy], origin: &DeterministicOrigin| -> Result<(u64, f64)> {
         let (mut rng, begun, before) = (SeededRng::new(seed), Instant::now(), origin.requests());
         let mut clients: Vec<_> = proxies.iter().map(NectaryProxy::client).collect();
@@ -246,15 +259,18 @@ fn mix(
     let ratio = shared as f64 / alone as f64;
     let verdict = if ratio <= ORIGIN_RATIO_MAX { "good" } else { "SHORT" };
     println!(
-        "{requests} requests for {MIX_OBJECTS} objects of {MIX_BYTES} B (Zipf {MIX_EXPONENT}): {NODES} nodes of \
-         {STORE_MIB} MiB ask the origin {shared} times ({shared_s:.0} s), one of {} MiB {alone} times \
+        "{requests} requests for {MIX_OBJECTS} objects of {MIX_BYTES} B (Zipf {MIX_EXPONENT}), {:.1} times the stores: \
+         {NODES} nodes of {STORE_MIB} MiB ask the origin {shared} times ({shared_s:.0} s), one of {} MiB {alone} times \
          ({alone_s:.0} s): {ratio:.3}, at most {ORIGIN_RATIO_MAX} wanted: {verdict}",
+        footprint as f64 / stores as f64,
         NODES * STORE_MIB
     );
     if ratio > ORIGIN_RATIO_MAX {
         problems.add(format!("the fleet asks the origin {ratio:.3} times as often, at most {ORIGIN_RATIO_MAX} wanted"));
     }
-    Ok(json!({ "requests": requests, "fleet": shared, "one": alone, "ratio": ratio }))
+    Ok(
+        json!({ "requests": requests, "footprint": footprint, "stores": stores, "fleet": shared, "one": alone, "ratio": ratio }),
+    )
 }
 
 /// Loses a node and gets it back; counts the keys that have another owner afterwards.
