@@ -321,19 +321,6 @@ impl ParityLogMachine {
         (self.tasks.len(), self.stores.len())
     }
 
-    /// Returns what the first step waits for, in words, for reports about devices that make no progress.
-    pub fn first_step(&self) -> String {
-        let Some((number, task)) = self.tasks.first_key_value() else { return "none".to_owned() };
-        let (has_begun, left) = (task.has_begun, task.left);
-        let (free, pins) = (&self.free_rows, &self.pins);
-        let lives: Vec<_> = self.groups.lives.iter().map(|(life, group)| (life, group.row, group.is_open)).collect();
-        format!(
-            "step {number}: {:?}, begun {has_begun}, {left} writes left; free {free:?}, freed {:?}, read {pins:?}, \
-             lives {lives:?}, looks {:?}",
-            task.work, self.freed, self.looks
-        )
-    }
-
     /// Whether every donor is trusted and knows the view, and nothing is in progress.
     pub fn is_quiet(&self) -> bool {
         let is_idle = self.operations.is_empty() && self.tasks.is_empty() && self.looks.is_empty();

@@ -10,7 +10,6 @@ use nectary_ram::format::{DonorRecord, RecordStamp};
 use nectary_ram::mirror::{DonorReply, DonorRequest, MirrorAction, MirrorEvent};
 use nectary_ram::moving::{EndedMove, MovePlan, MoveStage, MoveStep, MoveStop, Mover, PreparationResult};
 
-use super::coverage::Scenario;
 use super::device::{PolicyMachine, donor_bytes};
 use super::network::{MILLISECOND, MoveNetworkEvent, RequestPurpose};
 use super::world::RamMovesWorld;
@@ -249,8 +248,8 @@ impl RamMovesWorld {
             MoveStep::Done => self.end_move(client, true),
             MoveStep::Stop(stop) => {
                 match stop {
-                    MoveStop::OtherLost(_) => self.coverage.met(Scenario::OtherLost),
-                    MoveStop::TakerLost => self.coverage.met(Scenario::TakerLost),
+                    MoveStop::OtherLost(_) => self.coverage.met("moves ended for a lost donor", 1),
+                    MoveStop::TakerLost => self.coverage.met("other donor lost after the switch", 1),
                     MoveStop::Left | MoveStop::BothLost => {}
                 }
                 self.end_move(client, false);
@@ -265,7 +264,7 @@ impl RamMovesWorld {
     }
 
     fn switch(&mut self, client: usize) {
-        self.coverage.met(Scenario::Switched);
+        self.coverage.met("another donor took the place", 1);
         self.check_switch(client);
         let state = &mut self.clients[client];
         let Some(moving) = state.mover.moving_mut() else { return };
@@ -299,7 +298,7 @@ impl RamMovesWorld {
     }
 
     fn restore(&mut self, client: usize, donor: usize) {
-        self.coverage.met(Scenario::Reverted);
+        self.coverage.met("moves reverted", 1);
         let state = &mut self.clients[client];
         let former = state.mover.moving().filter(|moving| moving.donor() == donor);
         let former = former.and_then(|moving| moving.session.former);
@@ -331,7 +330,7 @@ impl RamMovesWorld {
         let host = sides.host;
         if is_done {
             let is_spare = stage == MoveStage::Filling;
-            self.coverage.met(if is_spare { Scenario::Spared } else { Scenario::Moved });
+            self.coverage.met(if is_spare { "spares filled" } else { "moves done" }, 1);
             state.spares.retain(|spare| *spare != host);
         }
         self.tell(|| format!("the move of place {donor} to host {host} ends in {stage:?}, done {is_done}"));
@@ -398,7 +397,7 @@ impl RamMovesWorld {
     }
 
     fn give_up_filling(&mut self, client: usize) {
-        self.coverage.met(Scenario::SpareGivenUp);
+        self.coverage.met("spares given up", 1);
         let Some(moving) = self.clients[client].mover.moving() else { return };
         let (place, former, host) = (moving.donor(), moving.session.former, moving.session.host);
         self.end_move(client, false);

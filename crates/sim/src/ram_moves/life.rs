@@ -7,7 +7,6 @@ use nectary_ram::moving::{RecordHolder, unfinished};
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
-use super::coverage::Scenario;
 use super::device::PolicyMachine;
 use super::network::{MILLISECOND, MoveNetworkEvent};
 use super::world::{MoveRunStage, RamMovesWorld};
@@ -85,7 +84,7 @@ impl RamMovesWorld {
             })
         });
         for (host, record) in finished.into_iter().flatten() {
-            self.coverage.met(Scenario::Finished);
+            self.coverage.met("switches of lost clients finished", 1);
             self.tell(|| format!("host {host} gets the record of a switch that was cut short"));
             self.network.end_all(host, None, true, &mut self.random);
             let model = &mut self.network.hosts[host].model;
@@ -105,7 +104,7 @@ impl RamMovesWorld {
             return geometry;
         }
         self.wants_growth = false;
-        self.coverage.met(Scenario::Grown);
+        self.coverage.met("devices grown", 1);
         self.grown
     }
 
@@ -116,7 +115,7 @@ impl RamMovesWorld {
             let at_us = self.now_us() + 100 * MILLISECOND + self.random.below(400 * MILLISECOND);
             self.network.plan(at_us, MoveNetworkEvent::Begin);
         } else {
-            self.coverage.met(Scenario::Attached);
+            self.coverage.met("attached after the loss of a client", 1);
         }
         match self.stage {
             MoveRunStage::Reread => {

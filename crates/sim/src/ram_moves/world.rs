@@ -11,12 +11,13 @@ use nectary_ram::mirror::{DonorRequest, MachineIntent, MirrorEvent, MirrorReques
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
-use super::coverage::{RamMovesCoverage, Scenario};
 use super::device::{data, donor_bytes, draw};
 use super::faults::RamMovesFaults;
 use super::network::{HostNetwork, LendingHost, MILLISECOND, MoveNetworkEvent, RequestPurpose};
 use super::values::MovedBlocks;
+use super::{RUNS_PER_SCENARIO, SCENARIOS};
 use crate::ram::blocks::BLOCK_BYTES;
+use crate::ram::coverage::RamCoverage;
 use crate::ram::donor::DonorModel;
 use crate::random::SimulationRandom;
 
@@ -74,7 +75,7 @@ pub struct RamMovesWorld {
     pub is_created: bool,
     pub values: MovedBlocks,
     pub faults: RamMovesFaults,
-    pub coverage: RamMovesCoverage,
+    pub coverage: RamCoverage,
     /// When the next stage begins at the earliest.
     pub until_us: u64,
     pub operations: u64,
@@ -135,7 +136,7 @@ impl RamMovesWorld {
             wants_growth: false,
             is_created: false,
             faults,
-            coverage: RamMovesCoverage::default(),
+            coverage: RamCoverage::new(SCENARIOS, &[], RUNS_PER_SCENARIO),
             until_us: 0,
             operations: 0,
             failed: 0,
@@ -362,29 +363,29 @@ impl RamMovesWorld {
         self.tell(|| format!("procedure, place {place} of host {host}"));
         match self.procedure {
             MoveProcedure::Replace => {
-                self.coverage.met(Scenario::Replace);
+                self.coverage.met("replace", 1);
                 if let Some(other) = self.other.take() {
                     self.replace(client, place, other);
                     self.drive(client);
                 }
             }
             MoveProcedure::Drain => {
-                self.coverage.met(Scenario::Drain);
+                self.coverage.met("drain, or the SIGTERM of a donor", 1);
                 self.network.hosts[host].is_leaving = true;
                 self.network.plan(self.now_us() + GRACE_US, MoveNetworkEvent::Leaves { host });
                 self.until_us = self.until_us.max(self.now_us() + GRACE_US + SETTLED_US);
             }
             MoveProcedure::Sparing => {
-                self.coverage.met(Scenario::Sparing);
+                self.coverage.met("a spare for a lost donor", 1);
                 self.kill_host(host, true);
             }
             MoveProcedure::Growth => {
-                self.coverage.met(Scenario::Growth);
+                self.coverage.met("growth", 1);
                 self.wants_growth = true;
                 self.step(client, MirrorEvent::Detach);
             }
             MoveProcedure::TakeOver => {
-                self.coverage.met(Scenario::TakeOver);
+                self.coverage.met("take-over", 1);
                 self.network.plan(self.now_us(), MoveNetworkEvent::Start { take_over: true, trust_remaining: false });
             }
         }

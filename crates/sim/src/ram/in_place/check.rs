@@ -19,25 +19,21 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::mirror::{
-    AttachRefusal, Donor, DonorContent, DonorStanding, MirrorError, MirrorPhase, OPERATIONS_MAX, merge,
-};
+use nectary_ram::mirror::{AttachRefusal, Donor, DonorContent, MirrorError, MirrorPhase, OPERATIONS_MAX, merge};
 
-use super::blocks::{BLOCK_BYTES, number_of};
-use super::client::RamUserOperation;
-use super::coverage::Scenario;
-use super::network::ClientId;
-use super::world::{RamRunStage, RamWorld};
+use super::InPlaceLayout;
+use crate::cache::history::CellRead;
+use crate::ram::blocks::{BLOCK_BYTES, number_of};
+use crate::ram::client::RamUserOperation;
+use crate::ram::network::ClientId;
+use crate::ram::world::{RamRunStage, RamWorld};
 
 /// The largest number of concurrent copy operations of a client, in addition to its user's operations.
 const COPIES_BESIDE_MAX: usize = 8;
 
-/// The most attempts to make a donor lie at the end of a run.
-const LAST_LIES_MAX: u64 = 20;
-
-impl RamWorld {
+impl RamWorld<InPlaceLayout> {
     fn check_believed(&mut self, donor: Donor, blocks: impl IntoIterator<Item = u64>, what: &str) {
-        if !self.believed[donor] || !self.is_created || self.is_lossy {
+        if !self.layout.believed[donor] || !self.is_created || self.is_lossy {
             return;
         }
         if let Some(block) = blocks.into_iter().find(|block| !self.is_good(donor, *block)) {
@@ -48,7 +44,7 @@ impl RamWorld {
 
     /// Whether a donor has all acknowledged changes of the blocks that are placed on it.
     pub fn has_everything(&self, donor: Donor) -> bool {
-        (0..self.geometry.blocks()).all(|block| self.is_good(donor, block))
+        (0..self.layout.geometry.blocks()).all(|block| self.is_good(donor, block))
     }
 
     /// Checks the invariants after a change of a donor's memory.
@@ -71,15 +67,15 @@ impl RamWorld {
             return;
         }
         let mut blocks = blocks.into_iter();
-        if self.geometry.is_parity() {
-            let columns: BTreeSet<u64> = blocks.map(|block| self.rows.column(block)).collect();
+        if self.layout.geometry.is_parity() {
+            let columns: BTreeSet<u64> = blocks.map(|block| self.layout.rows.column(block)).collect();
             return self.check_columns(columns, what);
         }
         let is_unmarked = |block: &u64| {
             let stripe = self.stripe(*block);
             let [first, second] = self.markers(stripe);
-            self.believed[first]
-                && self.believed[second]
+            self.layout.believed[first]
+                && self.layout.believed[second]
                 && !self.is_marked(first, stripe)
                 && !self.is_marked(second, stripe)
                 && self.copy(first, *block) != self.copy(second, *block)
@@ -91,20 +87,20 @@ impl RamWorld {
     }
 
     fn check_columns(&mut self, columns: BTreeSet<u64>, what: &str) {
-        let missing: Vec<Donor> = (0..self.donors.len()).filter(|donor| !self.believed[*donor]).collect();
+        let missing: Vec<Donor> = (0..self.donors.len()).filter(|donor| !self.layout.believed[*donor]).collect();
         let is_zero = |column: u64| self.sum(column, None).iter().all(|byte| *byte == 0);
         let is_wrong = |column: &u64| {
             let stripe = self.stripe_of_column(*column);
             let markers = self.markers(stripe);
-            if self.has_lie(self.rows.block(*column, 0)) {
+            if self.has_lie(self.layout.rows.block(*column, 0)) {
                 return false;
             }
             match missing[..] {
                 [] => !is_zero(*column) && !markers.iter().all(|donor| self.is_marked(*donor, stripe)),
                 [missing] => {
-                    let member = self.rows.member(stripe, missing);
-                    let block = self.rows.block(*column, member);
-                    let is_data = member < self.rows.parity() && block < self.geometry.blocks();
+                    let member = self.layout.rows.member(stripe, missing);
+                    let block = self.layout.rows.block(*column, member);
+                    let is_data = member < self.layout.rows.parity() && block < self.layout.geometry.blocks();
                     let mut others = markers.iter().filter(|donor| **donor != missing);
                     is_data
                         && !self.may_have(block, &self.sum(*column, Some(member)))
@@ -160,15 +156,16 @@ impl RamWorld {
             Err(AttachRefusal::CannotSettle { .. }) if all.len() == 2 => {}
             Err(refusal) => broken = Some(format!("nobody could attach: {refusal}")),
         }
-        let new: Vec<Donor> = (0..believed.len()).filter(|donor| believed[*donor] && !self.believed[*donor]).collect();
-        (self.believed, self.is_told) = (believed, is_told);
+        let new: Vec<Donor> =
+            (0..believed.len()).filter(|donor| believed[*donor] && !self.layout.believed[*donor]).collect();
+        (self.layout.believed, self.layout.is_told) = (believed, is_told);
         if let Some(broken) = broken {
             self.break_with(broken);
         }
         for donor in new {
-            self.check_believed(donor, 0..self.geometry.blocks(), "after a record");
+            self.check_believed(donor, 0..self.layout.geometry.blocks(), "after a record");
         }
-        self.check_marks(0..self.geometry.blocks(), "after a record");
+        self.check_marks(0..self.layout.geometry.blocks(), "after a record");
     }
 
     /// Checks a client after its machine has processed an event.
@@ -183,25 +180,22 @@ impl RamWorld {
         if client != self.current || !is_serving || !self.is_created {
             return;
         }
-        if machine.standing().iter().any(|standing| *standing != DonorStanding::Trusted) {
+        if !self.clients[client].is_whole() {
             self.heal_lies();
         }
-        let machine = &self.clients[client].machine;
         for donor in 0..self.donors.len() {
+            let machine = &self.clients[client].machine;
             // A restarted donor is detected by its incarnation before anything is read from it.
             let is_known = machine.view().members[donor].incarnation == self.donors[donor].incarnation;
             if !is_known {
                 continue;
             }
             let is_bad = |block: &u64| machine.is_readable(donor, self.stripe(*block)) && !self.is_good(donor, *block);
-            if let Some(block) = (0..self.geometry.blocks()).find(is_bad) {
+            if let Some(block) = (0..self.layout.geometry.blocks()).find(is_bad) {
                 let what = format!("the client would read a wrong copy: {}", self.describe(donor, block));
                 return self.break_with(what);
             }
-            if machine.standing()[donor] == DonorStanding::Rebuilding && self.left_at_crash[donor] {
-                self.left_at_crash[donor] = false;
-                self.coverage.met(Scenario::LeftReturnsLater);
-            }
+            self.note_return(client, donor);
         }
         self.check_scrub(client);
         self.hunt(client);
@@ -211,73 +205,46 @@ impl RamWorld {
     fn check_scrub(&mut self, client: ClientId) {
         let progress = self.clients[client].machine.scrub_progress();
         let found = [progress.last, progress.present];
-        if found.iter().any(|found| found.lost + found.doubtful > 0) || progress.repaired > 0 && !self.had_lies {
+        if found.iter().any(|found| found.lost + found.doubtful > 0) || progress.repaired > 0 && !self.layout.had_lies {
             self.break_with(format!("the scrub found damage where there is none: {progress:?}"));
         }
     }
 
-    /// Whether the scrub still has to repair wrong copies; it must have done so after two passes. In a run whose
-    /// clients scrub, a donor lies once more at the end.
-    pub fn awaits_scrub(&mut self) -> bool {
-        if self.scrub_us == 0 {
-            return false;
-        }
-        let passes = self.clients[self.current].machine.scrub_progress().passes;
-        if self.left_to_scrub.is_none_or(|(client, _)| client != self.current) {
-            self.left_to_scrub = Some((self.current, passes));
-            (0..LAST_LIES_MAX).find(|_| self.lie());
-        }
-        let before = self.left_to_scrub.map_or(passes, |(_, before)| before);
-        let Some(lie) = self.lies.first() else { return false };
-        if passes > before + 1 {
-            self.break_with(format!("the scrub has left damage: {lie:?}"));
-        }
-        true
-    }
-
     /// Checks the result of a user's request.
-    pub fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, MirrorError>) {
-        let Some(pending) = self.clients[client].pending.remove(&id) else {
-            return self.break_with(format!("request {id} is completed twice"));
-        };
-        let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
+    pub fn judge(&mut self, client: ClientId, pending: RamUserOperation, result: Result<Bytes, MirrorError>) {
         match (result, pending) {
             (Ok(data), RamUserOperation::Read { blocks, began }) => self.check_read(blocks, began, &data),
             (Ok(_), RamUserOperation::Change { place, is_write, .. }) => {
-                let blocks = self.blocks.acknowledge(place);
-                self.history.end(place);
+                let blocks = self.layout.blocks.acknowledge(place as usize);
+                self.layout.history.end(place as usize);
                 self.note_written(client, blocks.clone());
-                self.writes += u64::from(is_write);
+                self.counts.writes += u64::from(is_write);
                 for donor in 0..self.donors.len() {
                     self.check_believed(donor, blocks.clone(), "after an acknowledgement");
                 }
             }
-            (Ok(_), RamUserOperation::Flush) => {}
+            (Ok(_), RamUserOperation::Flush { .. }) => self.counts.flushes += 1,
             (Err(error), pending) => {
-                self.failed += 1;
                 let may_be_lost = match (&error, &pending) {
                     (MirrorError::Lost { block }, RamUserOperation::Read { blocks, began }) => {
                         blocks.contains(block) && self.may_find_lost(*block, *began)
                     }
                     _ => false,
                 };
-                self.coverage.met_times(Scenario::LostRead, u64::from(may_be_lost));
-                let standing = self.clients[client].machine.standing();
-                let is_degraded = standing.iter().any(|standing| *standing != DonorStanding::Trusted);
+                self.coverage.met("read of a lost block failed", u64::from(may_be_lost));
                 let is_allowed = match error {
                     MirrorError::Patience { .. } => self.stage != RamRunStage::Reread,
                     MirrorError::Superseded | MirrorError::NotAttached => true,
                     MirrorError::Lost { .. } => self.is_lossy || may_be_lost,
-                    MirrorError::Corrupt { .. } => self.is_lossy || self.had_lies && is_degraded,
+                    MirrorError::Corrupt { .. } => {
+                        self.is_lossy || self.layout.had_lies && !self.clients[client].is_whole()
+                    }
                     MirrorError::Busy | MirrorError::Range { .. } => false,
                 };
                 if !is_allowed {
                     self.break_with(format!("a request failed: {error}"));
                 }
             }
-        }
-        if self.stage == RamRunStage::Work && !is_over {
-            self.plan_submit(client);
         }
     }
 
@@ -287,7 +254,11 @@ impl RamWorld {
             blocks.clone().zip(copies).map(|(block, copy)| number_of(copy, block)).collect();
         let is_whole = numbers.len() as u64 == blocks.end - blocks.start;
         match numbers.into_iter().collect::<Option<Vec<u64>>>().filter(|_| is_whole) {
-            Some(numbers) => self.note_read(blocks, began, &numbers),
+            Some(numbers) => {
+                let ended = self.layout.history.tick();
+                let read = |(cell, number)| CellRead { cell: cell as usize, number, began, ended };
+                self.layout.history.reads.extend(blocks.zip(numbers).map(read));
+            }
             None => self.break_with(format!("blocks {blocks:?} were read with bytes that nobody wrote there")),
         }
     }
@@ -295,9 +266,9 @@ impl RamWorld {
     /// Checks that both copies of each block are equal, or the members of each column yield each other, once everything
     /// is restored.
     pub fn check_copies(&mut self) {
-        for block in (0..self.geometry.blocks()).filter(|block| !self.has_lie(*block)).collect::<Vec<_>>() {
-            let is_right = match self.geometry.is_parity() {
-                true => self.sum(self.rows.column(block), None).iter().all(|byte| *byte == 0),
+        for block in (0..self.layout.geometry.blocks()).filter(|block| !self.has_lie(*block)).collect::<Vec<_>>() {
+            let is_right = match self.layout.geometry.is_parity() {
+                true => self.sum(self.layout.rows.column(block), None).iter().all(|byte| *byte == 0),
                 false => {
                     let [first, second] = self.markers(self.stripe(block));
                     self.copy(first, block) == self.copy(second, block)

@@ -21,21 +21,22 @@ use nectary_ram::format::slots::SlotHeader;
 use nectary_ram::log::{NewestData, ParityLogPhase, STEPS_MAX};
 use nectary_ram::mirror::{DonorContent, DonorStanding, MirrorError, merge};
 
-use super::client::LogUserOperation;
+use super::LoggedLayout;
 use super::oracle::{Memory, RecoveryOracle};
-use super::world::{LogRunStage, RamLogWorld};
 use crate::ram::blocks::{BLOCK_BYTES, number_of};
+use crate::ram::client::RamUserOperation;
 use crate::ram::network::ClientId;
+use crate::ram::world::{RamRunStage, RamWorld};
 
 /// The largest number of steps above the limit that one operation may add, such as a write of a few blocks with
 /// cleaning, or the filling of a donor.
 const STEPS_BESIDE_MAX: usize = 1000;
 
-impl RamLogWorld {
+impl RamWorld<LoggedLayout> {
     fn oracle(&self, is_believed: impl Fn(usize) -> bool) -> RecoveryOracle<'_> {
         let donors = (0..self.donors.len()).filter(|donor| is_believed(*donor));
         let memory: Memory<'_> = donors.map(|donor| (donor, &self.donors[donor].memory[..])).collect();
-        RecoveryOracle { shape: self.shape, areas: self.areas, memory }
+        RecoveryOracle { shape: self.layout.shape, areas: self.layout.areas, memory }
     }
 
     /// Returns for each donor whether an attaching client would believe it if donor `missing` were absent; `None` if
@@ -72,13 +73,13 @@ impl RamLogWorld {
                 continue;
             }
             let numbers = self.oracle(|donor| believed[donor]).numbers();
-            let may_lack = self.lies.is_kept;
+            let may_lack = self.layout.lies.is_kept;
             let is_wrong = |(block, number): &(usize, &Option<u64>)| {
                 let is_lacking = may_lack && number.is_none();
-                !is_lacking && !self.values.may_be_found(*block as u32, **number)
+                !is_lacking && !self.layout.values.may_be_found(*block as u32, **number)
             };
             if let Some((block, number)) = numbers.iter().enumerate().find(is_wrong) {
-                let expected = self.values.expected(block as u32);
+                let expected = self.layout.values.expected(block as u32);
                 let what = format!(
                     "{what}: a recovery with donors {believed:?} would find {number:?} in block {block} where \
                      {expected} belongs"
@@ -117,20 +118,16 @@ impl RamLogWorld {
             .collect();
         self.flip_lie();
         let oracle = self.oracle(|donor| believed[donor]);
-        let broken = (0..self.shape.blocks).find_map(|block| self.check_block(client, &oracle, block));
+        let broken = (0..self.layout.shape.blocks).find_map(|block| self.check_block(client, &oracle, block));
         let broken =
-            broken.or_else(|| (0..self.shape.groups).find_map(|group| self.check_group(client, &oracle, group)));
+            broken.or_else(|| (0..self.layout.shape.groups).find_map(|group| self.check_group(client, &oracle, group)));
         self.flip_lie();
         if let Some(broken) = broken {
             return self.break_with(broken);
         }
         self.check_scrub(client);
         for donor in 0..self.donors.len() {
-            if self.clients[client].machine.standing()[donor] == DonorStanding::Rebuilding && self.left_at_crash[donor]
-            {
-                self.left_at_crash[donor] = false;
-                self.coverage.met("left donor returns after the client crashed", 1);
-            }
+            self.note_return(client, donor);
         }
         self.slow_on_leave(client);
         self.hunt(client);
@@ -139,11 +136,11 @@ impl RamLogWorld {
     /// Checks that a block can be read from the client's memory or from the donors. A slot must have a possible number
     /// both directly and through parity.
     fn check_block(&self, client: ClientId, oracle: &RecoveryOracle<'_>, block: u32) -> Option<String> {
-        let expected = || self.values.expected(block);
-        let may_lack = self.lies.is_kept;
+        let expected = || self.layout.values.expected(block);
+        let may_lack = self.layout.lies.is_kept;
         let check = |bytes: &[u8], how: &str| {
             let number = number_of(bytes, u64::from(block));
-            let is_good = self.values.may_be_held(block, number) || may_lack && number.is_none();
+            let is_good = self.layout.values.may_be_held(block, number) || may_lack && number.is_none();
             (!is_good).then(|| format!("block {block} is {number:?} {how} where {} belongs", expected()))
         };
         match self.clients[client].machine.holds(block) {
@@ -158,7 +155,7 @@ impl RamLogWorld {
                 for (how, bytes) in ways.iter().filter_map(|(how, bytes)| bytes.as_ref().map(|bytes| (how, bytes))) {
                     let number = oracle.contents(bytes, group, member).filter(|(of, ..)| *of == block);
                     let number = number.and_then(|(.., number)| number);
-                    let is_right = self.values.may_be_held(block, number) || may_lack && number.is_none();
+                    let is_right = self.layout.values.may_be_held(block, number) || may_lack && number.is_none();
                     if !is_right {
                         let expected = expected();
                         return Some(format!(
@@ -174,7 +171,7 @@ impl RamLogWorld {
 
     /// Checks the parity and the summary of a sealed group.
     fn check_group(&self, client: ClientId, oracle: &RecoveryOracle<'_>, group: u32) -> Option<String> {
-        let is_whole = oracle.memory.len() == self.donors.len() && !self.lies.is_kept;
+        let is_whole = oracle.memory.len() == self.donors.len() && !self.layout.lies.is_kept;
         if !self.clients[client].machine.is_sealed(group) || !is_whole {
             return None;
         }
@@ -199,39 +196,35 @@ impl RamLogWorld {
     }
 
     /// Checks the result of a user's request.
-    pub fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, MirrorError>) {
-        let Some(pending) = self.clients[client].pending.remove(&id) else {
-            return self.break_with(format!("request {id} is completed twice"));
-        };
-        let is_change = matches!(pending, LogUserOperation::Change { .. } | LogUserOperation::Flush { .. });
-        if self.was_lost && is_change && result.is_ok() {
+    pub fn judge(&mut self, client: ClientId, pending: RamUserOperation, result: Result<Bytes, MirrorError>) {
+        let is_read = matches!(pending, RamUserOperation::Read { .. });
+        if self.was_lost && !is_read && result.is_ok() {
             self.break_with("a change was acknowledged after the loss of two donors".to_owned());
         }
-        let is_read = matches!(pending, LogUserOperation::Read { .. });
-        let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
         let checked = match (result, pending) {
-            (Ok(data), LogUserOperation::Read { blocks, began }) => self.check_read(blocks, began, &data),
-            (Ok(_), LogUserOperation::Change { place, is_forced, is_write, .. }) => {
-                self.writes += u64::from(is_write);
-                let checked = self.values.acknowledge(place, is_forced);
+            (Ok(data), RamUserOperation::Read { blocks, began }) => {
+                self.check_read(blocks.start as u32..blocks.end as u32, began, &data)
+            }
+            (Ok(_), RamUserOperation::Change { place, is_forced, is_write, .. }) => {
+                self.counts.writes += u64::from(is_write);
+                let checked = self.layout.values.acknowledge(place, is_forced);
                 if is_forced {
                     self.check_recoveries("after a forced change");
                 }
                 checked
             }
-            (Ok(_), LogUserOperation::Flush { began }) => {
-                let checked = self.values.flush(client, began);
-                self.flushes += 1;
+            (Ok(_), RamUserOperation::Flush { began }) => {
+                let checked = self.layout.values.flush(client, began);
+                self.counts.flushes += 1;
                 self.check_recoveries("after a flush");
                 checked
             }
             (Err(error), _) => {
-                self.failed += 1;
                 let is_allowed = match error {
-                    MirrorError::Patience { .. } => self.stage != LogRunStage::Reread,
+                    MirrorError::Patience { .. } => self.stage != RamRunStage::Reread,
                     MirrorError::Superseded | MirrorError::NotAttached => true,
-                    MirrorError::Corrupt { .. } if self.lies.count > 0 => true,
-                    MirrorError::Lost { .. } if self.lies.is_kept && is_read => true,
+                    MirrorError::Corrupt { .. } if self.layout.lies.count > 0 => true,
+                    MirrorError::Lost { .. } if self.layout.lies.is_kept && is_read => true,
                     MirrorError::Lost { .. } | MirrorError::Corrupt { .. } => self.is_lossy,
                     MirrorError::Busy | MirrorError::Range { .. } => false,
                 };
@@ -245,9 +238,6 @@ impl RamLogWorld {
         {
             self.break_with(broken);
         }
-        if self.stage == LogRunStage::Work && !is_over {
-            self.plan_submit(client);
-        }
     }
 
     fn check_read(&mut self, blocks: std::ops::Range<u32>, began: u64, data: &[u8]) -> Result<(), String> {
@@ -260,6 +250,6 @@ impl RamLogWorld {
             let number = number.ok_or_else(|| format!("block {block} was read with bytes that nobody wrote there"))?;
             numbers.insert(block, number);
         }
-        numbers.into_iter().try_for_each(|(block, number)| self.values.read(block, number, began))
+        numbers.into_iter().try_for_each(|(block, number)| self.layout.values.read(block, number, began))
     }
 }

@@ -5,18 +5,19 @@
 //! of `nectary-ram`), telling the donors (the machine).
 
 use nectary_ram::format::DonorRecord;
-use nectary_ram::mirror::{DonorStanding, LinkState, MirrorEvent, MirrorPhase};
+use nectary_ram::mirror::{LinkState, MirrorEvent};
 use nectary_ram::planted::{MirrorBug, is_planted};
 
-use super::blocks::BLOCK_BYTES;
-use super::donor::DonorModel;
-use super::network::ClientId;
-use super::world::{RamRunStage, RamWorld};
+use super::InPlaceLayout;
+use crate::ram::blocks::BLOCK_BYTES;
+use crate::ram::donor::DonorModel;
+use crate::ram::network::ClientId;
+use crate::ram::world::{RamRunStage, RamWorld};
 
-impl RamWorld {
+impl RamWorld<InPlaceLayout> {
     /// Moves a donor now and then while users work, in some runs.
     pub fn replace_sometimes(&mut self, client: ClientId) {
-        if self.has_moves && self.stage == RamRunStage::Work && client == self.current && self.random.chance(2) {
+        if self.layout.has_moves && self.stage == RamRunStage::Work && client == self.current && self.random.chance(2) {
             self.replace();
         }
     }
@@ -26,16 +27,14 @@ impl RamWorld {
         let (client, now_us) = (self.current, self.now_us());
         let donor = self.random.below(self.donors.len() as u64) as usize;
         let (state, model) = (&self.clients[client], &self.donors[donor]);
-        let is_open = state.is_alive && state.machine.phase() == MirrorPhase::Open && state.paused_until_us <= now_us;
-        let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
-        let is_whole = state.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
+        let is_open = self.is_whole() && state.paused_until_us <= now_us;
         let is_there = state.machine.link_state(donor) == Some(LinkState::Claimed) && model.paused_until_us <= now_us;
-        let is_told = state.machine.is_view_stored() && self.is_told;
+        let is_told = state.machine.is_view_stored() && self.layout.is_told;
         let Some(connection) = state.connections[donor].filter(|connection| self.network.is_idle(*connection)) else {
             return;
         };
         let is_reached = self.network.cut_until(client, donor).is_none();
-        if !is_open || !is_alone || !is_whole || !is_there || !is_told || !is_reached {
+        if !is_open || !is_there || !is_told || !is_reached {
             return;
         }
         let Some(former) = self.donors[donor].record.clone() else { return };
@@ -61,18 +60,18 @@ impl RamWorld {
         other.owner = Some(connection);
         self.clients[client].connections[donor] = Some(connection);
         self.clients[client].incarnations[donor] = incarnation;
-        self.former = Some((donor, std::mem::replace(&mut self.donors[donor], other)));
+        self.layout.former = Some((donor, std::mem::replace(&mut self.donors[donor], other)));
         self.records_changed();
         self.step(client, MirrorEvent::Replaced { donor, incarnation });
         self.step(client, MirrorEvent::Connected { donor, incarnation });
     }
 
     /// The former donor has its place again, with the memory that it had.
-    pub fn restored(&mut self, client: ClientId, donor: usize) {
+    pub fn take_back(&mut self, client: ClientId, donor: usize) {
         if let Some(connection) = self.clients[client].connections[donor].take() {
             self.network.give_up(connection, &mut self.random);
         }
-        if let Some((_, former)) = self.former.take_if(|(place, _)| *place == donor) {
+        if let Some((_, former)) = self.layout.former.take_if(|(place, _)| *place == donor) {
             self.tell(|| format!("the former donor {donor} is back"));
             for served in self.network.served(donor) {
                 self.network.end(served, &mut self.random);

@@ -8,18 +8,14 @@
 //! may have other contents.
 
 use nectary_ram::format::slots::{SLOT_HEADER_BYTES, SlotHeader};
-use nectary_ram::log::ParityLogPhase;
-use nectary_ram::mirror::DonorStanding;
 
-use super::world::RamLogWorld;
+use super::LoggedLayout;
 use crate::ram::blocks::BLOCK_BYTES;
 use crate::ram::network::{ClientId, MILLISECOND};
+use crate::ram::world::{LAST_DAMAGE_MAX, RamWorld};
 
 /// No byte is damaged so soon after another one was healed, because reads of that one may be on their way.
 const PAUSE_US: u64 = 300 * MILLISECOND;
-
-/// The most attempts to damage a byte at the end of a run.
-const LAST_LIES_MAX: u64 = 20;
 
 /// A damaged byte.
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +30,6 @@ pub struct DamagedByte {
 /// The damage of a run.
 #[derive(Debug, Default)]
 pub struct DonorDamage {
-    /// The time between two steps of a scrub by a client. If it is 0, clients do not scrub, and the run damages
-    /// nothing.
-    pub scrub_us: u64,
     pub lie: Option<DamagedByte>,
     /// Whether a byte is damaged, and stays so, when a donor is lost.
     pub is_kept_at_loss: bool,
@@ -45,21 +38,16 @@ pub struct DonorDamage {
     /// The number of bytes that were damaged.
     pub count: u64,
     until_us: u64,
-    /// The client with which everything else was restored, and the passes of its scrub until then.
-    left: Option<(ClientId, u64)>,
 }
 
-impl RamLogWorld {
+impl RamWorld<LoggedLayout> {
     /// Damages a byte of a group in use, if everything is whole; returns whether it did.
     pub fn lie(&mut self) -> bool {
-        let (now_us, group) = (self.now_us(), self.random.below(u64::from(self.shape.groups)) as u32);
+        let (now_us, group) = (self.now_us(), self.random.below(u64::from(self.layout.shape.groups)) as u32);
         let client = &self.clients[self.current];
-        let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
-        let is_open = client.is_alive && client.machine.phase() == ParityLogPhase::Open;
-        let is_whole = client.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
-        let is_due = self.lies.lie.is_none() && !self.lies.is_kept && now_us >= self.lies.until_us;
-        let may_lie = self.lies.scrub_us > 0 && is_due;
-        if !may_lie || !is_alone || !is_open || !is_whole || !self.is_told() {
+        let is_due = self.layout.lies.lie.is_none() && !self.layout.lies.is_kept && now_us >= self.layout.lies.until_us;
+        let may_lie = self.scrub_us > 0 && is_due;
+        if !may_lie || !self.is_whole() || !self.is_told() {
             return false;
         }
         let is_sealed = client.machine.is_sealed(group);
@@ -67,11 +55,11 @@ impl RamLogWorld {
         let Some((donor, from, bytes)) = place else { return false };
         let at = (from + self.random.below(bytes)) as usize;
         self.tell(|| format!("donor {donor} has a wrong byte at {at}, of group {group}"));
-        let is_slot = bytes == self.areas.slot_bytes && donor != self.areas.parity_donor(group);
+        let is_slot = bytes == self.layout.areas.slot_bytes && donor != self.layout.areas.parity_donor(group);
         let slot = &self.donors[donor].memory[from as usize..(from + bytes) as usize];
         let is_unused = is_sealed && is_slot && SlotHeader::decode_whole(slot).is_err();
-        self.lies.lie = Some(DamagedByte { donor, at, group, is_unused });
-        self.lies.count += 1;
+        self.layout.lies.lie = Some(DamagedByte { donor, at, group, is_unused });
+        self.layout.lies.count += 1;
         self.flip_lie();
         true
     }
@@ -81,9 +69,13 @@ impl RamLogWorld {
         match self.random.chance(80) {
             true => {
                 let donor = self.random.below(self.donors.len() as u64) as usize;
-                (donor, self.areas.slot(group), self.areas.slot_bytes)
+                (donor, self.layout.areas.slot(group), self.layout.areas.slot_bytes)
             }
-            false => (self.areas.parity_donor(group), self.areas.summary(group), self.areas.summary_bytes),
+            false => (
+                self.layout.areas.parity_donor(group),
+                self.layout.areas.summary(group),
+                self.layout.areas.summary_bytes,
+            ),
         }
     }
 
@@ -105,27 +97,27 @@ impl RamLogWorld {
 
     /// Makes the damaged byte right, or damaged again.
     pub fn flip_lie(&mut self) {
-        if let Some(DamagedByte { donor, at, .. }) = self.lies.lie.filter(|_| !self.lies.is_kept) {
+        if let Some(DamagedByte { donor, at, .. }) = self.layout.lies.lie.filter(|_| !self.layout.lies.is_kept) {
             self.donors[donor].memory[at] ^= 0x10;
         }
     }
 
     /// Damages a byte of a block's data on another donor than the one that is about to be lost, in some runs. It stays.
     pub fn lie_at_loss(&mut self, donor: usize) {
-        if !self.lies.is_kept_at_loss || self.lies.is_kept {
+        if !self.layout.lies.is_kept_at_loss || self.layout.lies.is_kept {
             return;
         }
-        for _ in 0..LAST_LIES_MAX {
+        for _ in 0..LAST_DAMAGE_MAX {
             self.heal_lie();
-            self.lies.until_us = 0;
+            self.layout.lies.until_us = 0;
             if !self.lie() {
                 continue;
             }
-            let Some(DamagedByte { at, group, donor: damaged, .. }) = self.lies.lie else { continue };
-            let from = self.areas.slot(group) + SLOT_HEADER_BYTES as u64;
+            let Some(DamagedByte { at, group, donor: damaged, .. }) = self.layout.lies.lie else { continue };
+            let from = self.layout.areas.slot(group) + SLOT_HEADER_BYTES as u64;
             let is_data = (from..from + BLOCK_BYTES as u64).contains(&(at as u64));
-            if is_data && damaged != donor && damaged != self.areas.parity_donor(group) {
-                self.lies.is_kept = true;
+            if is_data && damaged != donor && damaged != self.layout.areas.parity_donor(group) {
+                self.layout.lies.is_kept = true;
                 return self.coverage.met("donor lost while a slot is damaged", 1);
             }
         }
@@ -133,10 +125,10 @@ impl RamLogWorld {
 
     /// Corrects the damaged byte, because more must not be lost while it is there.
     pub fn heal_lie(&mut self) {
-        if self.lies.lie.is_some() && !self.lies.is_kept {
+        if self.layout.lies.lie.is_some() && !self.layout.lies.is_kept {
             self.flip_lie();
-            self.lies.lie = None;
-            self.lies.until_us = self.now_us() + PAUSE_US;
+            self.layout.lies.lie = None;
+            self.layout.lies.until_us = self.now_us() + PAUSE_US;
         }
     }
 
@@ -145,11 +137,13 @@ impl RamLogWorld {
     pub fn overwritten(&mut self, donor: usize, offset: u64, bytes: u64) {
         let is_there = |lie: &DamagedByte| {
             lie.donor == donor && (offset..offset + bytes).contains(&(lie.at as u64))
-                || lie.is_unused && offset == self.areas.slot(lie.group) && donor != self.areas.parity_donor(lie.group)
+                || lie.is_unused
+                    && offset == self.layout.areas.slot(lie.group)
+                    && donor != self.layout.areas.parity_donor(lie.group)
         };
-        if self.lies.lie.is_some_and(|lie| is_there(&lie)) {
-            self.lies.lie = None;
-            self.lies.until_us = self.now_us() + PAUSE_US;
+        if self.layout.lies.lie.is_some_and(|lie| is_there(&lie)) {
+            self.layout.lies.lie = None;
+            self.layout.lies.until_us = self.now_us() + PAUSE_US;
         }
     }
 
@@ -157,35 +151,16 @@ impl RamLogWorld {
     /// scrub finds damage only where there is some.
     pub fn check_scrub(&mut self, client: ClientId) {
         let machine = &self.clients[client].machine;
-        let is_whole = machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
-        let is_needed = self.lies.lie.is_none_or(|lie| self.is_needed(client, &lie));
+        let is_whole = self.clients[client].is_whole();
+        let is_needed = self.layout.lies.lie.is_none_or(|lie| self.is_needed(client, &lie));
         let progress = machine.scrub_progress();
         if !is_whole || !is_needed {
             self.heal_lie();
         }
         let is_lost = [progress.last, progress.present].iter().any(|found| found.lost + found.doubtful > 0);
-        let has_more = is_lost || progress.repaired > self.lies.count;
-        if has_more && !self.lies.is_kept {
+        let has_more = is_lost || progress.repaired > self.layout.lies.count;
+        if has_more && !self.layout.lies.is_kept {
             self.break_with(format!("the scrub found damage where there is none: {progress:?}"));
         }
-    }
-
-    /// Whether the scrub still has to repair damage; it must have done so after two passes. In a run whose clients scrub,
-    /// a byte is damaged once more at the end.
-    pub fn awaits_scrub(&mut self) -> bool {
-        if self.lies.scrub_us == 0 || self.lies.is_kept {
-            return false;
-        }
-        let passes = self.clients[self.current].machine.scrub_progress().passes;
-        if self.lies.left.is_none_or(|(client, _)| client != self.current) {
-            self.lies.left = Some((self.current, passes));
-            (0..LAST_LIES_MAX).find(|_| self.lie());
-        }
-        let before = self.lies.left.map_or(passes, |(_, before)| before);
-        let Some(lie) = self.lies.lie else { return false };
-        if passes > before + 1 {
-            self.break_with(format!("the scrub has left damage: {lie:?}"));
-        }
-        true
     }
 }
