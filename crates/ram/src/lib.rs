@@ -10,9 +10,10 @@
 //! | `donor` | memory as exports: which client may use how much of it, and for how long data stays |
 //! | `device` | the device `ram(…)`: labels, which block is on which donor, sessions with donors |
 //! | `format` | the encoding of what donors store |
-//! | `live` | the device with redundancy: drives `mirror` or `log` over connections to donors |
+//! | `group` | the donors of a device: who is there, who owns them, who has the data; a state machine without I/O |
+//! | `in_place` | the client of a device that is changed in place, as a state machine without I/O |
+//! | `live` | the device with redundancy: drives `in_place` or `log` over connections to donors |
 //! | `log` | the client of a device that logs parity, as a state machine without I/O |
-//! | `mirror` | the client of a mirrored device, as a state machine without I/O |
 //! | `moving` | another donor takes the place of one: the plan, without I/O |
 //! | `placement` | the slot and donor of each block, groups, cleaning; no I/O |
 //! | `scrub` | the pace and the findings of the slow read of a whole device |
@@ -23,9 +24,10 @@ pub mod check;
 pub mod device;
 pub mod donor;
 pub mod format;
+pub mod group;
+pub mod in_place;
 pub mod live;
 pub mod log;
-pub mod mirror;
 pub mod moving;
 pub mod placement;
 pub mod planted;

@@ -7,7 +7,7 @@
 //! A pass goes over the *units* of a device in their order: the blocks of a mirror, or the groups and trims of
 //! logged parity. A step that could not be done is tried again, so a pass ends only when every unit was compared.
 
-use crate::mirror::{MachineTimes, Moment};
+use crate::group::{MachineTimes, Moment};
 
 /// A step that could not be done is tried again after this time. *Units*: microseconds.
 const RETRY_US: Moment = 50_000;

@@ -4,7 +4,7 @@ use super::report::{CheckFindings, CheckProblem, ProblemKind};
 use super::{Progress, READ_BYTES, TrustedDonors};
 use crate::device::together::together;
 use crate::format::{RecordGeometry, StripeSet, is_damaged};
-use crate::mirror::{MirrorRing, is_lost};
+use crate::in_place::{MirrorRing, is_lost};
 
 /// The maximum number of pieces that are read at the same time, each from two donors.
 const PIECES_MAX: usize = 4;

@@ -9,7 +9,7 @@ use super::report::{CheckFindings, CheckProblem, ProblemKind};
 use super::{Progress, READ_BYTES, TrustedDonors};
 use crate::device::together::together;
 use crate::format::{RecordGeometry, StripeSet};
-use crate::mirror::{ParityLayout, StripeLayout, is_lost};
+use crate::in_place::{ParityLayout, StripeLayout, is_lost};
 
 /// Some columns of a stripe.
 struct ColumnPiece {

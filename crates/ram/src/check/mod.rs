@@ -33,13 +33,13 @@ use nectary_nbd::NbdDevice;
 
 use crate::device::{RamOptions, Redundancy};
 use crate::format::{DonorRecord, MemberState, RecordStamp, RedundancyCode};
+use crate::group::{Donor, DonorReply, DonorRequest, MachineIntent, MachineTimes, merge};
 use crate::live::client::machine;
 use crate::live::device::draw_client;
 use crate::live::session::{DonorRequestOutcome, begin};
 use crate::live::survey::{
     self, DeviceDonors, SurveyResult, SurveyedDonor, describe, error, found, look_patiently, owned_elsewhere, place,
 };
-use crate::mirror::{Donor, DonorReply, DonorRequest, MachineIntent, MachineTimes, merge};
 
 pub use report::{CheckCounts, CheckFindings, CheckProblem, CheckedDonor, PROBLEMS_MAX, ProblemKind, RedundancyHealth};
 
@@ -100,7 +100,7 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let intent = MachineIntent::Attach { take_over: false, trust_remaining: true };
     let mut checked = CheckFindings::new(options, &geometry);
-    if let Err(refusal) = machine(geometry, labels, client, intent, MachineTimes::default()) {
+    if let Err(refusal) = machine(geometry, labels, client, intent, MachineTimes::default(), 0) {
         let (_, detail) = describe(&refusal, &names);
         checked.problem(CheckProblem::of(ProblemKind::Shape, detail));
     }

@@ -1,121 +1,117 @@
 //! The machine of a device as its owner drives it: one that is changed in place, or a log of slots.
 //!
-//! Owns: the common interface of both, and making each. Leaves to others: every decision (`mirror`, `log`).
+//! Owns: the common interface of both, and making each. Leaves to others: every decision (`group`, `in_place`, `log`).
 
 use super::report::{DeviceCounts, LogCounts};
+use crate::format::RecordGeometry;
 use crate::format::slots::DonorAreas;
-use crate::format::{MembershipView, RecordGeometry};
-use crate::mirror::{
-    self, AttachRefusal, Donor, MachineIntent, MachineTimes, MirrorAction, MirrorEvent, MirrorRing, Moment,
-    ParityLayout, StripeLayout as _,
+use crate::group::{
+    AttachRefusal, Donor, GroupMachine, MachineAction, MachineEvent, MachineIntent, MachineTimes, Moment,
 };
-use crate::moving::MoveMachine;
+use crate::in_place::{
+    InPlaceConfiguration, InPlaceMachine, InPlacePhase, MirrorRing, ParityLayout, StripeLayout as _,
+};
+use crate::log::{ParityLogConfiguration, ParityLogMachine, ParityLogPhase};
 use crate::scrub::ScrubProgress;
-use crate::{format::FormatError, log};
+use crate::{donor, format::FormatError};
 
-/// The interface of a machine for its owner, besides what a move sees of it; each method calls the machine's method of
-/// the same name.
-pub trait DeviceMachine: MoveMachine + Send {
-    fn step(&mut self, now_us: Moment, event: MirrorEvent);
-    fn take_actions(&mut self) -> Vec<MirrorAction>;
+/// The interface of a machine for its owner.
+pub trait DeviceMachine: Send {
+    /// Handles an event that happened at `now_us`.
+    fn step(&mut self, now_us: Moment, event: MachineEvent);
+    /// Takes the actions that the driver has to do.
+    fn take_actions(&mut self) -> Vec<MachineAction>;
+    /// Returns the time at which [`MachineEvent::Time`] has to come at the latest; `None` after the end.
     fn wake_at(&self) -> Option<Moment>;
-    fn members(&self) -> &dyn MoveMachine;
-    fn view(&self) -> &MembershipView;
-    fn is_given_up(&self) -> bool;
+    /// Returns the donors of the device.
+    fn group(&self) -> &GroupMachine;
+    /// Whether the device is in use.
+    fn is_open(&self) -> bool;
+    /// Whether the machine has ended.
+    fn has_ended(&self) -> bool;
+    /// Whether every donor is trusted and has stored the view, and nothing is in progress.
+    fn is_quiet(&self) -> bool;
+    /// Returns the donor that is filled, how much of its part it has, and how much that is.
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)>;
+    /// Returns the progress of the scrub and its findings.
     fn scrub_progress(&self) -> ScrubProgress;
+    /// Returns the counters since the start.
     fn counts(&self) -> DeviceCounts;
+    /// Describes how far the machine is.
+    fn describe(&self) -> String;
 }
 
-impl DeviceMachine for mirror::MirrorMachine {
-    fn step(&mut self, now_us: Moment, event: MirrorEvent) {
-        mirror::MirrorMachine::step(self, now_us, event);
-    }
+macro_rules! device_machine {
+    ($machine:ty, $phase:ty, $counts:expr) => {
+        impl DeviceMachine for $machine {
+            fn step(&mut self, now_us: Moment, event: MachineEvent) {
+                <$machine>::step(self, now_us, event);
+            }
 
-    fn take_actions(&mut self) -> Vec<MirrorAction> {
-        self.actions().collect()
-    }
+            fn take_actions(&mut self) -> Vec<MachineAction> {
+                self.actions().collect()
+            }
 
-    fn wake_at(&self) -> Option<Moment> {
-        mirror::MirrorMachine::wake_at(self)
-    }
+            fn wake_at(&self) -> Option<Moment> {
+                <$machine>::wake_at(self)
+            }
 
-    fn members(&self) -> &dyn MoveMachine {
-        self
-    }
+            fn group(&self) -> &GroupMachine {
+                <$machine>::group(self)
+            }
 
-    fn view(&self) -> &MembershipView {
-        mirror::MirrorMachine::view(self)
-    }
+            fn is_open(&self) -> bool {
+                self.phase() == <$phase>::Open
+            }
 
-    fn is_given_up(&self) -> bool {
-        mirror::MirrorMachine::is_given_up(self)
-    }
+            fn has_ended(&self) -> bool {
+                self.phase() == <$phase>::Ended
+            }
 
-    fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
-        mirror::MirrorMachine::rebuild_progress(self)
-    }
+            fn is_quiet(&self) -> bool {
+                <$machine>::is_quiet(self)
+            }
 
-    fn scrub_progress(&self) -> ScrubProgress {
-        mirror::MirrorMachine::scrub_progress(self)
-    }
+            fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
+                <$machine>::rebuild_progress(self)
+            }
 
-    fn counts(&self) -> DeviceCounts {
-        DeviceCounts {
-            base: self.figures(),
-            dirty_stripes: self.dirty_stripes(),
-            is_parity: self.is_parity(),
-            log: None,
+            fn scrub_progress(&self) -> ScrubProgress {
+                <$machine>::scrub_progress(self)
+            }
+
+            fn counts(&self) -> DeviceCounts {
+                $counts(self)
+            }
+
+            fn describe(&self) -> String {
+                let group = <$machine>::group(self);
+                let (phase, view) = (group.phase(), group.view().number());
+                format!("{:?}, {phase:?}, {:?}, view {view:?}", self.phase(), group.standing())
+            }
         }
-    }
+    };
 }
 
-impl DeviceMachine for log::ParityLogMachine {
-    fn step(&mut self, now_us: Moment, event: MirrorEvent) {
-        log::ParityLogMachine::step(self, now_us, event);
-    }
-
-    fn take_actions(&mut self) -> Vec<MirrorAction> {
-        self.actions().collect()
-    }
-
-    fn wake_at(&self) -> Option<Moment> {
-        log::ParityLogMachine::wake_at(self)
-    }
-
-    fn members(&self) -> &dyn MoveMachine {
-        self
-    }
-
-    fn view(&self) -> &MembershipView {
-        log::ParityLogMachine::view(self)
-    }
-
-    fn is_given_up(&self) -> bool {
-        log::ParityLogMachine::is_given_up(self)
-    }
-
-    fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
-        log::ParityLogMachine::rebuild_progress(self)
-    }
-
-    fn scrub_progress(&self) -> ScrubProgress {
-        log::ParityLogMachine::scrub_progress(self)
-    }
-
-    fn counts(&self) -> DeviceCounts {
-        let shape = self.shape();
-        let counts = LogCounts {
-            policy: shape.policy,
-            groups: u64::from(shape.groups),
-            free_groups: u64::from(self.free_groups()),
-            steps: self.under_way().0 as u64,
-            is_recovering: self.phase() == log::ParityLogPhase::Recovering,
-            figures: self.figures(),
-        };
-        DeviceCounts { base: self.base_figures(), dirty_stripes: 0, is_parity: false, log: Some(counts) }
-    }
-}
+device_machine!(InPlaceMachine, InPlacePhase, |machine: &InPlaceMachine| DeviceCounts {
+    group: machine.group().figures(),
+    in_place: machine.figures(),
+    dirty_stripes: machine.dirty_stripes(),
+    is_parity: machine.is_parity(),
+    log: None,
+});
+device_machine!(ParityLogMachine, ParityLogPhase, |machine: &ParityLogMachine| {
+    let shape = machine.shape();
+    let counts = LogCounts {
+        policy: shape.policy,
+        groups: u64::from(shape.groups),
+        free_groups: u64::from(machine.free_groups()),
+        steps: machine.under_way().0 as u64,
+        is_recovering: machine.phase() == ParityLogPhase::Recovering,
+        figures: machine.figures(),
+    };
+    DeviceCounts { group: machine.group().figures(), log: Some(counts), ..DeviceCounts::default() }
+});
 
 /// Makes the machine of a device.
 ///
@@ -126,27 +122,27 @@ pub fn machine(
     client: u64,
     intent: MachineIntent,
     times: MachineTimes,
+    now_us: Moment,
 ) -> Result<Box<dyn DeviceMachine>, AttachRefusal> {
     let Some(shape) = geometry.log() else {
-        let configuration = mirror::MirrorConfiguration { geometry, labels, client, intent, times };
-        return Ok(Box::new(mirror::MirrorMachine::new(configuration, 0)?));
+        let configuration = InPlaceConfiguration { geometry, labels, client, intent, times };
+        return Ok(Box::new(InPlaceMachine::new(configuration, now_us)?));
     };
     let range = FormatError::Range { what: "groups", found: u64::from(shape.groups) };
-    let layout = log::ParityLogConfiguration::layout_of(&geometry).ok_or(AttachRefusal::Geometry(range.clone()))?;
+    let layout = ParityLogConfiguration::layout_of(&geometry).ok_or(AttachRefusal::Geometry(range.clone()))?;
     let (device, block_bytes) = (geometry.device, geometry.block_bytes);
     let formers = shape.formers;
-    let configuration =
-        log::ParityLogConfiguration { device, block_bytes, layout, formers, labels, client, intent, times };
+    let configuration = ParityLogConfiguration { device, block_bytes, layout, formers, labels, client, intent, times };
     if configuration.geometry() != geometry {
         return Err(AttachRefusal::Geometry(range));
     }
-    Ok(Box::new(log::ParityLogMachine::new(configuration, 0)?))
+    Ok(Box::new(ParityLogMachine::new(configuration, now_us)?))
 }
 
 /// Returns the size of a device's part on each donor. *Units*: bytes.
 pub fn donor_bytes(geometry: &RecordGeometry) -> u64 {
-    match log::ParityLogConfiguration::shape_of(geometry) {
-        Some(shape) => DonorAreas::new(&shape).donor_bytes.next_multiple_of(u64::from(crate::donor::BLOCK_BYTES)),
+    match ParityLogConfiguration::shape_of(geometry) {
+        Some(shape) => DonorAreas::new(&shape).donor_bytes.next_multiple_of(u64::from(donor::BLOCK_BYTES)),
         None if geometry.is_parity() => ParityLayout::new(geometry).donor_bytes(),
         None => MirrorRing::new(geometry).donor_bytes(),
     }

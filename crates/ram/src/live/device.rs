@@ -31,12 +31,12 @@ use super::unfinished::finish;
 use crate::device::RamOptions;
 use crate::device::address::DonorAddress;
 use crate::donor::{BLOCK_BYTES, random};
-use crate::mirror::{self, MachineIntent, MachineTimes, MirrorError, MirrorRequest, REQUEST_BYTES_MAX};
+use crate::group::{DeviceError, DeviceRequest, MachineIntent, MachineTimes, OPERATIONS_MAX, REQUEST_BYTES_MAX};
 use crate::scrub::ScrubFindings;
 
 /// The maximum number of callers' requests in progress; further requests wait. The machine's own copies, and changes
 /// that continue after their callers gave up, are not counted.
-const REQUESTS_MAX: usize = mirror::OPERATIONS_MAX * 3 / 4;
+const REQUESTS_MAX: usize = OPERATIONS_MAX * 3 / 4;
 /// The preferred length of requests; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
 /// Attaching may take twice the patience, after which the machine itself gives up, plus this.
@@ -99,12 +99,12 @@ pub(super) async fn start(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // The sessions of the survey are not needed any more.
     drop(seen);
-    let refuse = |refusal: &crate::mirror::AttachRefusal| {
+    let refuse = |refusal: &crate::group::AttachRefusal| {
         let (kind, detail) = describe(refusal, &names);
         (kind, detail)
     };
     let donor_bytes = donor_bytes(&geometry);
-    let machine = machine(geometry, labels.clone(), client, intent, times)
+    let machine = machine(geometry, labels.clone(), client, intent, times, 0)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
     let (mut owner, mut handle) = DeviceOwner::new(options, machine, targets, places, labels, geometry, REQUESTS_MAX);
@@ -234,7 +234,7 @@ impl RedundantDevice {
     fn ranged(
         &self,
         checked: Result<nectary_block::DeviceRequest, Error>,
-        part: impl Fn(u64, u64) -> MirrorRequest + Send + 'static,
+        part: impl Fn(u64, u64) -> DeviceRequest + Send + 'static,
     ) -> IoFuture<()> {
         let request = match checked {
             Ok(request) => request,
@@ -261,7 +261,7 @@ impl RedundantDeviceState {
     }
 
     /// Passes a request to the machine and waits for its result.
-    async fn submit(&self, of: &nectary_block::DeviceRequest, request: MirrorRequest) -> Result<Bytes, Error> {
+    async fn submit(&self, of: &nectary_block::DeviceRequest, request: DeviceRequest) -> Result<Bytes, Error> {
         let work = async {
             let _place = self.places.acquire().await.map_err(|_| self.ended(of))?;
             let (reply, end) = oneshot::channel();
@@ -293,13 +293,13 @@ impl RedundantDeviceState {
         of.error(DeviceErrorKind::Latched, || self.spec(), reason.to_string())
     }
 
-    fn failed(&self, of: &nectary_block::DeviceRequest, error: &MirrorError) -> Error {
+    fn failed(&self, of: &nectary_block::DeviceRequest, error: &DeviceError) -> Error {
         let kind = match error {
-            MirrorError::Patience { .. } | MirrorError::Lost { .. } => DeviceErrorKind::Io,
-            MirrorError::Corrupt { .. } | MirrorError::Busy => DeviceErrorKind::Io,
-            MirrorError::NotAttached => return self.ended(of),
-            MirrorError::Superseded => DeviceErrorKind::Latched,
-            MirrorError::Range { .. } => DeviceErrorKind::Invalid,
+            DeviceError::Patience { .. } | DeviceError::Lost { .. } => DeviceErrorKind::Io,
+            DeviceError::Corrupt { .. } | DeviceError::Busy => DeviceErrorKind::Io,
+            DeviceError::NotAttached => return self.ended(of),
+            DeviceError::Superseded => DeviceErrorKind::Latched,
+            DeviceError::Range { .. } => DeviceErrorKind::Invalid,
         };
         of.error(kind, || self.spec(), error.to_string())
     }
@@ -365,7 +365,7 @@ impl BlockDevice for RedundantDevice {
             let mut at = 0;
             while done < request.length {
                 let bytes = inner.request_bytes_max.min(request.length - done);
-                let data = inner.submit(&request, MirrorRequest::Read { offset: offset + done, bytes }).await?;
+                let data = inner.submit(&request, DeviceRequest::Read { offset: offset + done, bytes }).await?;
                 let mut rest = &data[..];
                 while !rest.is_empty() {
                     if into.is_empty() {
@@ -413,7 +413,7 @@ impl BlockDevice for RedundantDevice {
             while !data.is_empty() {
                 let part = data.split_to(data.len().min(inner.request_bytes_max as usize));
                 let next = at + part.len() as u64;
-                inner.submit(&request, MirrorRequest::Write { offset: at, data: part, force: flags.fua }).await?;
+                inner.submit(&request, DeviceRequest::Write { offset: at, data: part, force: flags.fua }).await?;
                 at = next;
             }
             drop(data);
@@ -427,17 +427,17 @@ impl BlockDevice for RedundantDevice {
             Err(error) => return refused(error),
         };
         let inner = self.inner.clone();
-        Box::pin(async move { inner.submit(&request, MirrorRequest::Flush).await.map(drop) })
+        Box::pin(async move { inner.submit(&request, DeviceRequest::Flush).await.map(drop) })
     }
 
     fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         let checked = self.request(DeviceOperation::Discard, offset, length, context);
-        self.ranged(checked, |offset, bytes| MirrorRequest::Trim { offset, bytes })
+        self.ranged(checked, |offset, bytes| DeviceRequest::Trim { offset, bytes })
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         let checked = self.request(DeviceOperation::WriteZeroes, offset, length, context);
-        self.ranged(checked, |offset, bytes| MirrorRequest::WriteZeroes { offset, bytes, force: false })
+        self.ranged(checked, |offset, bytes| DeviceRequest::WriteZeroes { offset, bytes, force: false })
     }
 
     /// The whole range counts as mapped, because the copies are not compared.

@@ -32,8 +32,9 @@ use crate::device::{DeviceShares, RamOptions};
 use crate::donor::PROMISE_BYTES;
 use crate::format::record::STRIPES_MAX;
 use crate::format::{DonorRecord, FormerSize, GROWTHS_MAX, LogShape, RecordGeometry, RecordStamp, RedundancyCode};
+use crate::group::{AttachRefusal, Donor, DonorReply, DonorRequest, MachineIntent, merge};
+use crate::in_place::{MirrorRing, ParityLayout};
 use crate::log::ParityLogConfiguration;
-use crate::mirror::{AttachRefusal, Donor, DonorReply, DonorRequest, MachineIntent, MirrorRing, ParityLayout, merge};
 
 /// Makes a device larger.
 ///

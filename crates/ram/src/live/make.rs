@@ -24,8 +24,8 @@ use crate::device::{DeviceShares, OVERFLOW_PERCENT, RamOptions, Redundancy};
 use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
 use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
 use crate::format::{DonorRecord, Formers, MemberState, RecordGeometry, RecordStamp, RedundancyCode};
+use crate::group::{DonorReply, DonorRequest, MachineIntent, MachineTimes};
 use crate::log::ParityLogConfiguration;
-use crate::mirror::{DonorReply, DonorRequest, MachineIntent, MachineTimes};
 use crate::placement::{LogPlacement, PlacementSettings, RedundancyPolicy};
 
 /// The length of a stripe, unless the device is so large that it needs longer ones. *Units*: bytes.

@@ -3,11 +3,11 @@
 //! Owns: the device, and making and deleting one. Promises: a write to a mirror that has returned is on every trusted
 //! donor that holds its blocks; with logged parity it may be only in this process until a flush. In both cases it
 //! survives the loss of a donor. A lost donor is left, and filled again when it returns; a request ends at the latest
-//! after `patience`. Leaves to others: every decision (`mirror`, `log`), the encoding on donors (`format`).
+//! after `patience`. Leaves to others: every decision (`group`, `in_place`, `log`), the encoding on donors (`format`).
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `client` | the machine of a device, mirror or log, as its owner drives it |
+//! | `client` | the machine of a device, in place or log, as its owner drives it |
 //! | `survey` | finding the position of each donor, before anything is stored |
 //! | `session` | a connection to one donor, and requests on it |
 //! | `owner` | the task that holds the machine and all connections |
@@ -46,6 +46,7 @@ mod sparing;
 pub(crate) mod survey;
 mod unfinished;
 
+pub use client::{DeviceMachine, donor_bytes, machine};
 pub use device::RedundantDevice;
 pub use grow::grow;
 pub use make::{create, delete, delete_part};

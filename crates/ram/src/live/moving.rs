@@ -15,7 +15,7 @@ use super::report::MoveReport;
 use super::session::{DonorConnectError, DonorRequestOutcome, SessionTarget, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
 use crate::format::{DonorRecord, RecordStamp};
-use crate::mirror::{DonorReply, DonorRequest, Moment};
+use crate::group::{DonorReply, DonorRequest, Moment};
 use crate::moving::MovePlan;
 
 /// How a move ends.

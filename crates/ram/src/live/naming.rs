@@ -7,7 +7,7 @@ use super::moving::{MoveError, MoveErrorKind};
 use super::owner::{DeviceOwner, OwnerCommand};
 use crate::device::RamOptions;
 use crate::device::address::DonorAddress;
-use crate::mirror::Donor;
+use crate::group::Donor;
 
 impl DeviceOwner {
     /// The positions of all donors, in the order of the SPEC.

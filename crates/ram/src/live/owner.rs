@@ -29,9 +29,9 @@ use super::spares::SpareDonors;
 use crate::device::RamOptions;
 use crate::device::address::DonorAddress;
 use crate::format::{DonorRecord, RecordGeometry};
-use crate::mirror::{
-    AttachRefusal, Donor, DonorReply, DonorRequest, DonorStanding, LinkState, MirrorAction, MirrorError, MirrorEvent,
-    MirrorRequest, Moment, RequestId,
+use crate::group::{
+    AttachRefusal, DeviceError, DeviceRequest, Donor, DonorReply, DonorRequest, DonorStanding, LinkState,
+    MachineAction, MachineEvent, Moment, RequestId,
 };
 use crate::moving::{MovePlan, MoveStage, Mover};
 use crate::scrub::ScrubFindings;
@@ -44,9 +44,9 @@ pub enum OwnerCommand {
     /// A request to the device.
     Submit {
         /// The request.
-        request: MirrorRequest,
+        request: DeviceRequest,
         /// The channel for the result. If the caller has gone, the request is done nevertheless.
-        reply: oneshot::Sender<Result<Bytes, MirrorError>>,
+        reply: oneshot::Sender<Result<Bytes, DeviceError>>,
     },
     /// To put another donor in the place of one.
     Replace {
@@ -112,7 +112,7 @@ pub struct DeviceOwner {
     started: Instant,
     pub(super) work: JoinSet<OwnerTaskResult>,
     commands: mpsc::Receiver<OwnerCommand>,
-    callers: HashMap<u64, oneshot::Sender<Result<Bytes, MirrorError>>>,
+    callers: HashMap<u64, oneshot::Sender<Result<Bytes, DeviceError>>>,
     next_caller: u64,
     pub(super) opened: Option<oneshot::Sender<Opened>>,
     pub(super) reports: watch::Sender<DeviceReport>,
@@ -160,7 +160,7 @@ impl DeviceOwner {
         let spec: Arc<str> = options.spec().into();
         let report = DeviceReport { spec: spec.clone(), ..report(&*machine, &peers, &places, None, None) };
         let (reports, watched) = watch::channel(report);
-        let standing = machine.standing().to_vec();
+        let standing = machine.group().standing().to_vec();
         let mover = Mover::new(peers.len());
         let owner = DeviceOwner {
             machine,
@@ -222,13 +222,13 @@ impl DeviceOwner {
                     None => return,
                     Some(command) => self.command(command),
                 },
-                () = &mut timer => self.step(MirrorEvent::Time),
+                () = &mut timer => self.step(MachineEvent::Time),
             }
         }
         self.publish(true, true);
     }
 
-    pub(super) fn step(&mut self, event: MirrorEvent) {
+    pub(super) fn step(&mut self, event: MachineEvent) {
         self.machine.step(self.now_us(), event);
     }
 
@@ -238,7 +238,7 @@ impl DeviceOwner {
                 let id = self.next_caller;
                 self.next_caller += 1;
                 self.callers.insert(id, reply);
-                self.step(MirrorEvent::Submitted { id, request });
+                self.step(MachineEvent::Submitted { id, request });
             }
             OwnerCommand::Replace { old, new, reply } => self.replace(&old, *new, reply),
             OwnerCommand::Scrub { reply } => self.scrub(reply),
@@ -253,7 +253,7 @@ impl DeviceOwner {
                         true => Ok(()),
                         false => Err("the device is being detached".to_owned().into()),
                     });
-                    self.step(MirrorEvent::Detach);
+                    self.step(MachineEvent::Detach);
                 }
             }
         }
@@ -268,35 +268,35 @@ impl DeviceOwner {
             }
             for action in actions {
                 match action {
-                    MirrorAction::Send { donor, request, body } => self.send(donor, request, body),
-                    MirrorAction::Disconnect { donor } => {
+                    MachineAction::Send { donor, request, body } => self.send(donor, request, body),
+                    MachineAction::Disconnect { donor } => {
                         self.lose(donor, "it was late, or its answers were wrong".to_owned());
                         self.connect(donor, Duration::ZERO);
                     }
-                    MirrorAction::Restore { donor } => self.restore(donor),
-                    MirrorAction::Complete { id, result } => {
+                    MachineAction::Restore { donor } => self.restore(donor),
+                    MachineAction::Complete { id, result } => {
                         if let Some(caller) = self.callers.remove(&id) {
                             let _ = caller.send(result);
                         }
                     }
-                    MirrorAction::Attached => {
+                    MachineAction::Attached => {
                         self.publish(true, false);
                         self.opened(Ok(()));
                     }
-                    MirrorAction::Refused(refusal) => {
+                    MachineAction::Refused(refusal) => {
                         let reasons = self.peers.iter().map(|peer| peer.reason.clone()).collect();
                         self.opened(Err((refusal, reasons)));
                         return true;
                     }
-                    MirrorAction::Superseded => {
-                        log::write(LogLevel::Warning, "ram", format_args!("{}", MirrorError::Superseded));
+                    MachineAction::Superseded => {
+                        log::write(LogLevel::Warning, "ram", format_args!("{}", DeviceError::Superseded));
                         self.reports.send_modify(|report| {
-                            report.ended = Some(MirrorError::Superseded.to_string().into());
+                            report.ended = Some(DeviceError::Superseded.to_string().into());
                         });
                         return true;
                     }
-                    MirrorAction::Detached => {
-                        let is_given_up = self.machine.is_given_up();
+                    MachineAction::Detached => {
+                        let is_given_up = self.machine.group().is_given_up();
                         self.detaching.drain(..).for_each(|waiting| _ = waiting.send(is_given_up));
                         return true;
                     }
@@ -365,7 +365,7 @@ impl DeviceOwner {
                 let peer = &mut self.peers[donor];
                 (peer.device, peer.reason, peer.pause, peer.was_empty) = (Some(device), None, PAUSE_MIN, false);
                 peer.sessions += 1;
-                self.step(MirrorEvent::Connected { donor, incarnation: incarnation(&page) });
+                self.step(MachineEvent::Connected { donor, incarnation: incarnation(&page) });
             }
             OwnerTaskResult::Connected(donor, _, Err(away)) => {
                 let peer = &mut self.peers[donor];
@@ -383,11 +383,11 @@ impl DeviceOwner {
                     }
                     _ => {}
                 }
-                self.step(MirrorEvent::Replied { donor, request, reply });
+                self.step(MachineEvent::Replied { donor, request, reply });
             }
             OwnerTaskResult::Ended(donor, _, _, DonorRequestOutcome::Lost(reason)) => {
                 self.lose(donor, reason);
-                self.step(MirrorEvent::Disconnected { donor });
+                self.step(MachineEvent::Disconnected { donor });
                 self.connect(donor, PAUSE_MIN);
             }
         }
@@ -396,13 +396,13 @@ impl DeviceOwner {
     /// Publishes a report when the machine has ticked, or now; says what has changed with the donors.
     pub(super) fn publish(&mut self, now: bool, has_ended: bool) {
         let now_us = self.now_us();
-        let is_changed = self.machine.standing() != self.standing;
-        if !now && !is_changed && now_us < self.reported_us + crate::mirror::MachineTimes::default().tick_us {
+        let is_changed = self.machine.group().standing() != self.standing;
+        if !now && !is_changed && now_us < self.reported_us + crate::group::MachineTimes::default().tick_us {
             return;
         }
         self.reported_us = now_us;
         if is_changed {
-            let standing = self.machine.standing().to_vec();
+            let standing = self.machine.group().standing().to_vec();
             for (donor, (before, after)) in self.standing.iter().zip(&standing).enumerate() {
                 // During attaching only missing donors are reported.
                 let is_news = self.opened.is_none() || !matches!(after, DonorStanding::Trusted);
@@ -432,7 +432,7 @@ impl DeviceOwner {
     fn say_refused(&self) {
         for (donor, peer) in self.peers.iter().enumerate() {
             let was_refused = self.reports.borrow().donors.get(donor).is_some_and(|report| report.is_refused);
-            if !was_refused && self.machine.link_state(donor) == Some(LinkState::Refused) {
+            if !was_refused && self.machine.group().link_state(donor) == Some(LinkState::Refused) {
                 let what = "has another device of this name, or another client: it is not filled";
                 let (id, address) = (&peer.target.id, &peer.target.address.text);
                 log::write(LogLevel::Warning, "ram", format_args!("{id}: donor {address} {what}"));
@@ -473,10 +473,10 @@ fn report(
     moving: Option<MoveReport>,
 ) -> DeviceReport {
     let donor = |(donor, peer): (usize, &DonorPeer)| DonorReport {
-        standing: machine.standing()[donor],
-        is_up: machine.link_state(donor) == Some(LinkState::Claimed),
-        is_refused: machine.link_state(donor) == Some(LinkState::Refused),
-        is_reached: machine.link_state(donor).is_some_and(|state| state != LinkState::Down),
+        standing: machine.group().standing()[donor],
+        is_up: machine.group().link_state(donor) == Some(LinkState::Claimed),
+        is_refused: machine.group().link_state(donor) == Some(LinkState::Refused),
+        is_reached: machine.group().link_state(donor).is_some_and(|state| state != LinkState::Down),
         sessions: peer.sessions,
         requests: peer.requests,
         read_bytes: peer.read_bytes,
@@ -484,10 +484,10 @@ fn report(
     };
     let progress = machine.rebuild_progress().zip(rebuild);
     DeviceReport {
-        view: machine.view().number(),
+        view: machine.group().view().number(),
         donors: peers.iter().enumerate().map(donor).collect(),
         places: places.to_vec(),
-        is_view_stored: machine.is_view_stored(),
+        is_view_stored: machine.group().is_view_stored(),
         rebuild: progress.map(|((donor, copied, all), (_, since))| {
             let elapsed_ms = since.elapsed().as_millis() as u64;
             RebuildReport { donor, copied, all, elapsed_ms }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::mirror::MachineTimes;
+use crate::group::MachineTimes;
 
 /// How long a donor is left before a spare takes its place: filling costs as much as a copy of all it had.
 const LOST_AFTER: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use nectary_nbd::NbdDevice;
 
 use super::session::{DonorConnectError, DonorRequestOutcome, SessionTarget, begin, window};
 use crate::format::{DonorRecord, RecordGeometry, RecordStamp};
-use crate::mirror::{DonorReply, DonorRequest};
+use crate::group::{DonorReply, DonorRequest};
 
 /// How often a donor that took no place is tried to be emptied; the pause after an attempt is twice the one before.
 pub const EMPTYINGS_MAX: u64 = 8;

@@ -16,7 +16,7 @@ use super::remnants::{self, CurrentDevice};
 use super::session::SessionTarget;
 use super::survey::EPOCHS;
 use crate::device::address::DonorAddress;
-use crate::mirror::{Donor, MirrorEvent};
+use crate::group::{Donor, MachineEvent};
 use crate::moving::{EndedMove, MovePlan, MoveStep, MoveStop, NotNow, PART_BYTES, PreparationResult};
 
 impl DeviceOwner {
@@ -31,7 +31,7 @@ impl DeviceOwner {
         let donor = self.position(old)?;
         let device = &self.peers[donor].device;
         let name = |donor: Donor| &self.peers[donor].target.address.text;
-        let why = match self.mover.check(donor, self.machine.members(), device.is_some()) {
+        let why = match self.mover.check(donor, self.machine.group(), device.is_some()) {
             Ok(is_left) => return Ok((donor, device.clone().filter(|_| !is_left))),
             Err(NotNow::Moving(donor)) => format!("{} is being replaced", name(donor)),
             Err(NotNow::NotWhole(other)) => format!("another donor, {}, is not whole", name(other)),
@@ -62,7 +62,7 @@ impl DeviceOwner {
         let newest = self.peers.iter().map(|peer| peer.epoch).max().unwrap_or_default();
         let epoch = newest.max(EPOCHS) + 2 + self.mover.number();
         let target = SessionTarget { address: new, ..self.peers[donor].target.clone() };
-        let members = &self.machine.view().members;
+        let members = &self.machine.group().view().members;
         let kept = (0..members.len()).filter(|other| *other != donor).map(|other| {
             let name = self.peers[other].target.address.text.clone();
             (name, members[other].incarnation, self.labels[other].clone())
@@ -78,7 +78,7 @@ impl DeviceOwner {
 
     fn present(&self) -> CurrentDevice {
         let client = self.peers.first().map_or(0, |peer| peer.target.client);
-        CurrentDevice { geometry: self.geometry, generation: self.machine.view().generation, client }
+        CurrentDevice { geometry: self.geometry, generation: self.machine.group().view().generation, client }
     }
 
     pub(super) fn prepared(&mut self, result: Result<(String, Option<PreparedDonor>), MoveError>) {
@@ -86,7 +86,7 @@ impl DeviceOwner {
             Ok(prepared) => prepared,
             Err(why) => return self.end_move(Err(why)),
         };
-        let Some(prepared) = self.mover.prepared(self.machine.members()) else { return };
+        let Some(prepared) = self.mover.prepared(self.machine.group()) else { return };
         let Some(moving) = self.mover.moving_mut() else { return };
         let (donor, sides) = (moving.donor(), &mut moving.session);
         match prepared {
@@ -103,7 +103,7 @@ impl DeviceOwner {
                 peer.epoch = peer.epoch.max(epoch);
                 self.lose(donor, "another donor takes its place".to_owned());
                 self.rename();
-                self.step(MirrorEvent::Disconnected { donor });
+                self.step(MachineEvent::Disconnected { donor });
                 self.connect(donor, Duration::ZERO);
             }
         }
@@ -126,7 +126,7 @@ impl DeviceOwner {
         peer.epoch += remnants::EMPTYINGS_MAX;
         self.rename();
         self.empty(other.address.text.clone(), async move { remnants::give_back(other, epoch, present).await });
-        self.step(MirrorEvent::Disconnected { donor });
+        self.step(MachineEvent::Disconnected { donor });
         self.connect(donor, Duration::ZERO);
     }
 
@@ -141,7 +141,7 @@ impl DeviceOwner {
     /// Lets a move go on; returns whether the machine was told something.
     pub(super) fn drive_move(&mut self) -> bool {
         loop {
-            let next = self.mover.next(self.now_us(), self.machine.members());
+            let next = self.mover.next(self.now_us(), self.machine.group());
             let number = self.mover.number();
             let Some(moving) = self.mover.moving_mut() else { return false };
             let (donor, sides) = (moving.donor(), &mut moving.session);
@@ -219,8 +219,8 @@ impl DeviceOwner {
         peer.sessions += 1;
         self.mover.switched();
         self.rename();
-        self.step(MirrorEvent::Replaced { donor, incarnation });
-        self.step(MirrorEvent::Connected { donor, incarnation });
+        self.step(MachineEvent::Replaced { donor, incarnation });
+        self.step(MachineEvent::Connected { donor, incarnation });
     }
 
     /// A donor failed before all were told of the switch: the former donor has its place again, with all it had.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use nectary_block::{DeviceCounters, SurvivalLevel};
 
+use crate::group::{DonorStanding, GroupFigures};
+use crate::in_place::InPlaceFigures;
 use crate::log;
-use crate::mirror::{self, DonorStanding};
 use crate::scrub::ScrubProgress;
 
 /// The report of one donor.
@@ -59,10 +60,12 @@ pub struct MoveReport {
 }
 
 /// What a machine has counted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct DeviceCounts {
-    /// Counters of donors and requests.
-    pub base: mirror::MirrorFigures,
+    /// Counters of the donors.
+    pub group: GroupFigures,
+    /// Counters of the requests to a device that is changed in place.
+    pub in_place: InPlaceFigures,
     /// The number of stripes whose copies may differ.
     pub dirty_stripes: u64,
     /// Whether the device has parity that is changed in place.
@@ -139,9 +142,8 @@ impl DeviceReport {
     /// Returns the report as numbers; the donors are in the order of the SPEC.
     pub fn numbers(&self) -> Vec<DeviceCounters> {
         let count = |is: fn(&DonorReport) -> bool| self.donors.iter().filter(|donor| is(donor)).count() as u64;
-        let mirror::MirrorFigures {
-            left, taken_back, rejoined, rebuilt, resynchronised, lies, repaired, hedged, ..
-        } = self.counts.base;
+        let GroupFigures { left, taken_back, rejoined, rebuilt, lies, replaced, .. } = self.counts.group;
+        let InPlaceFigures { resynchronised, repaired, hedged, replayed, failed, .. } = self.counts.in_place;
         let mut values = vec![
             ("mirror", u64::from(self.counts.log.is_none())),
             ("donors", self.donors.len() as u64),
@@ -162,9 +164,9 @@ impl DeviceReport {
             ("wrong_answers", lies),
             ("repaired", repaired),
             ("hedged_reads", hedged),
-            ("replayed_writes", self.counts.base.replayed),
-            ("failed", self.counts.base.failed),
-            ("replaced", self.counts.base.replaced),
+            ("replayed_writes", replayed),
+            ("failed", failed),
+            ("replaced", replaced),
             ("spares", self.spares.0),
             ("spares_up", self.spares.1),
         ];
@@ -186,10 +188,10 @@ impl DeviceReport {
         }
         values.extend(scrub_numbers(&self.scrub));
         if self.counts.is_parity {
-            values.push(("reconstructed_reads", self.counts.base.reconstructed));
+            values.push(("reconstructed_reads", self.counts.in_place.reconstructed));
         }
         if self.counts.log.is_none() {
-            values.push(("lost_blocks", self.counts.base.lost_blocks));
+            values.push(("lost_blocks", self.counts.in_place.lost_blocks));
         }
         values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));
         let mut list = vec![DeviceCounters { device: "ram", values }];

@@ -5,7 +5,7 @@
 use tokio::sync::oneshot;
 
 use super::owner::DeviceOwner;
-use crate::mirror::MirrorEvent;
+use crate::group::MachineEvent;
 use crate::scrub::ScrubFindings;
 
 impl DeviceOwner {
@@ -14,7 +14,7 @@ impl DeviceOwner {
         let progress = self.machine.scrub_progress();
         // Only a pass that began after the request has compared everything.
         self.scrubbing.push((progress.passes + u64::from(progress.is_requested), reply));
-        self.step(MirrorEvent::Scrub);
+        self.step(MachineEvent::Scrub);
     }
 
     /// Tells those who wait for a pass that it has ended.

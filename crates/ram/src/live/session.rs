@@ -22,7 +22,7 @@ use crate::donor::UNIT_BYTES;
 use crate::donor::name::{ExportName, PAGE_NAME, SessionName};
 use crate::donor::page::DonorPage;
 use crate::format::{RecordSwap, WINDOW_BYTES, WindowState};
-use crate::mirror::{DonorReply, DonorRequest};
+use crate::group::{DonorReply, DonorRequest};
 
 /// The longest time of each step of connecting.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);

@@ -23,7 +23,7 @@ impl DeviceOwner {
             return;
         }
         let (now_us, lost_after_us) = (self.now_us(), lost_after().as_micros() as u64);
-        let members = self.machine.members();
+        let members = self.machine.group();
         if let Some(moving) = self.mover.moving() {
             let donor = moving.donor();
             // The machine counts it at length, so the report has it.

@@ -18,7 +18,7 @@ use crate::device::together::together;
 use crate::device::{RamOptions, Redundancy};
 use crate::donor::page::DonorPage;
 use crate::format::{DonorRecord, RecordGeometry, RecordStamp};
-use crate::mirror::{AttachRefusal, DonorContent, DonorReply, DonorRequest, merge};
+use crate::group::{AttachRefusal, DonorContent, DonorReply, DonorRequest, merge};
 use crate::placement::RedundancyPolicy;
 
 /// The number of session epochs of a client that a survey uses on each donor.

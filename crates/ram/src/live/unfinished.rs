@@ -8,7 +8,7 @@ use super::session::{DonorRequestOutcome, begin};
 use super::survey::{SurveyResult, SurveyedDonor, look_patiently, newest, owner};
 use crate::device::RamOptions;
 use crate::format::{DonorRecord, RecordStamp};
-use crate::mirror::{DonorReply, DonorRequest};
+use crate::group::{DonorReply, DonorRequest};
 use crate::moving::{RecordHolder, unfinished};
 
 /// Finishes the switch, if there is one, and looks at the donors again. The SPEC must name both donors.

@@ -4,7 +4,7 @@
 
 use crate::format::slots::{REGION_BLOCKS_MAX, SlotShape};
 use crate::format::{Formers, LogShape, RecordGeometry, RedundancyCode};
-use crate::mirror::{AttachRefusal, MachineIntent, MachineTimes};
+use crate::group::{AttachRefusal, MachineIntent, MachineTimes};
 use crate::placement::{LogPlacement, PlacementSettings, RedundancyPolicy};
 
 /// The maximum number of unfinished steps of the placement; above this, no further operation begins.

@@ -12,7 +12,7 @@ use super::groups::contents;
 use super::machine::ParityLogMachine;
 use super::operations::SlotData;
 use crate::format::slots::{SlotHeader, xor};
-use crate::mirror::{Donor, DonorRequest, DonorStanding, MirrorError};
+use crate::group::{DeviceError, Donor, DonorRequest, DonorStanding};
 
 /// The purpose of reading a slot.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ pub(super) struct SlotRead {
 impl ParityLogMachine {
     /// Begins to read a slot of a donor.
     pub(super) fn look_at(&mut self, row: u32, target: Donor, wanted: Option<(u32, u64)>, purpose: SlotReadPurpose) {
-        let parts = vec![SlotReadPart::Unsent; self.session.standing().len()];
+        let parts = vec![SlotReadPart::Unsent; self.group.standing().len()];
         let number = self.next_look;
         self.next_look += 1;
         *self.pins.entry(row).or_insert(0) += 1;
@@ -71,7 +71,7 @@ impl ParityLogMachine {
 
     /// Whether a donor has its part of a row.
     pub(super) fn is_readable(&self, donor: Donor, row: u32) -> bool {
-        match self.session.standing()[donor] {
+        match self.group.standing()[donor] {
             DonorStanding::Trusted => true,
             DonorStanding::Rebuilding => self.is_refilled(donor, row),
             DonorStanding::Leaving | DonorStanding::Out | DonorStanding::Lost => false,
@@ -80,8 +80,8 @@ impl ParityLogMachine {
 
     /// Lets every read continue; returns whether one ended.
     pub(super) fn drive_looks(&mut self) -> bool {
-        let of_donor = |donor: usize| (self.session.is_claimed(donor), self.session.standing()[donor]);
-        let now: Vec<(bool, DonorStanding)> = (0..self.session.standing().len()).map(of_donor).collect();
+        let of_donor = |donor: usize| (self.group.is_claimed(donor), self.group.standing()[donor]);
+        let now: Vec<(bool, DonorStanding)> = (0..self.group.standing().len()).map(of_donor).collect();
         if now != self.looked_with {
             self.looked_with = now;
             self.ready_looks.extend(self.looks.keys().copied());
@@ -100,7 +100,7 @@ impl ParityLogMachine {
         has_moved
     }
 
-    fn drive_look(&mut self, number: u64, look: &mut SlotRead) -> Option<Result<Bytes, MirrorError>> {
+    fn drive_look(&mut self, number: u64, look: &mut SlotRead) -> Option<Result<Bytes, DeviceError>> {
         let block = look.wanted.map_or(0, |(block, _)| u64::from(block));
         if look.wanted.is_some() {
             if let SlotReadPart::Got(bytes) = look.parts[look.target].clone() {
@@ -108,14 +108,14 @@ impl ParityLogMachine {
                     return Some(Ok(bytes));
                 }
                 look.parts[look.target] = SlotReadPart::Wrong;
-                self.session.trouble(look.target);
+                self.group.trouble(look.target);
             }
             let can_answer = self.is_readable(look.target, look.row);
             let is_wrong = matches!(look.parts[look.target], SlotReadPart::Wrong);
             if can_answer && !is_wrong {
                 self.ask(number, look, look.target);
             }
-            if !look.is_wide && can_answer && !is_wrong && self.session.is_suspect(look.target) {
+            if !look.is_wide && can_answer && !is_wrong && self.group.is_suspect(look.target) {
                 (look.is_wide, look.is_hedged) = (true, true);
             }
             look.is_wide |= !can_answer || is_wrong;
@@ -126,7 +126,7 @@ impl ParityLogMachine {
             // contents.
             let others_gone = self.is_gone_beside(look.target, look.row);
             if others_gone && (is_wrong || self.is_gone(look.target, look.row)) {
-                let error = if is_wrong { MirrorError::Corrupt { block } } else { MirrorError::Lost { block } };
+                let error = if is_wrong { DeviceError::Corrupt { block } } else { DeviceError::Lost { block } };
                 return Some(Err(error));
             }
             if others_gone {
@@ -149,7 +149,7 @@ impl ParityLogMachine {
             // Another slot of the group is damaged; a donor that is only late still gives the right one.
             let is_late =
                 self.is_readable(look.target, look.row) && !matches!(look.parts[look.target], SlotReadPart::Wrong);
-            return if is_late { None } else { Some(Err(MirrorError::Corrupt { block })) };
+            return if is_late { None } else { Some(Err(DeviceError::Corrupt { block })) };
         }
         self.figures.reconstructed += u64::from(look.wanted.is_some());
         self.figures.hedged += u64::from(look.is_hedged);
@@ -158,12 +158,12 @@ impl ParityLogMachine {
 
     /// Whether a donor has lost its part of a row and gets it back only by filling.
     fn is_gone(&self, donor: Donor, row: u32) -> bool {
-        matches!(self.session.standing()[donor], DonorStanding::Out | DonorStanding::Lost)
-            || self.session.standing()[donor] == DonorStanding::Rebuilding && !self.is_refilled(donor, row)
+        matches!(self.group.standing()[donor], DonorStanding::Out | DonorStanding::Lost)
+            || self.group.standing()[donor] == DonorStanding::Rebuilding && !self.is_refilled(donor, row)
     }
 
     fn is_gone_beside(&self, target: Donor, row: u32) -> bool {
-        (0..self.session.standing().len()).any(|donor| donor != target && self.is_gone(donor, row))
+        (0..self.group.standing().len()).any(|donor| donor != target && self.is_gone(donor, row))
     }
 
     fn is_wanted(&self, look: &SlotRead, bytes: &[u8]) -> bool {
@@ -174,18 +174,18 @@ impl ParityLogMachine {
     }
 
     fn ask(&mut self, number: u64, look: &mut SlotRead, donor: Donor) {
-        if matches!(look.parts[donor], SlotReadPart::Unsent) && self.session.is_claimed(donor) {
+        if matches!(look.parts[donor], SlotReadPart::Unsent) && self.group.is_claimed(donor) {
             let body = DonorRequest::Read { offset: self.areas.slot(look.row), bytes: self.areas.slot_bytes };
             self.ask_donor(donor, super::machine::DonorRequestPurpose::Look { number, donor }, body);
             look.parts[donor] = SlotReadPart::Sent;
         }
     }
 
-    fn end_look(&mut self, look: SlotRead, result: Result<Bytes, MirrorError>) {
+    fn end_look(&mut self, look: SlotRead, result: Result<Bytes, DeviceError>) {
         match look.purpose {
             SlotReadPurpose::Operation { number, at } => {
                 let block = look.wanted.map_or(0, |(block, _)| u64::from(block));
-                let data = result.and_then(|bytes| contents(&bytes).ok_or(MirrorError::Lost { block }));
+                let data = result.and_then(|bytes| contents(&bytes).ok_or(DeviceError::Lost { block }));
                 self.answer(number, at, data.map(|data| SlotData { data, is_from_memory: false }));
                 self.unpin(look.row);
             }

@@ -19,12 +19,11 @@ use super::refill::DonorRefill;
 use super::scrub::GroupScrubStep;
 use super::stores::UnfinishedWrites;
 use super::tasks::PlacementTask;
-use crate::format::MembershipView;
 use crate::format::slots::{DonorAreas, SlotShape, device_checksum};
-use crate::mirror::locks::OperationLocks;
-use crate::mirror::{
-    AttachRefusal, BaseRequestOutcome, Donor, DonorRequest, DonorStanding, LinkState, MirrorAction, MirrorError,
-    MirrorEvent, MirrorMachine as Session, Moment,
+use crate::group::locks::OperationLocks;
+use crate::group::{
+    AttachRefusal, DeviceError, Donor, DonorRequest, DonorStanding, GroupConfiguration, GroupMachine, GroupNews,
+    MachineAction, MachineEvent, Moment,
 };
 use crate::placement::{LogPlacement, NewestLocation, Placement};
 use crate::scrub::Scrub;
@@ -83,7 +82,7 @@ pub struct ParityLogMachine {
     pub(super) shape: SlotShape,
     pub(super) areas: DonorAreas,
     pub(super) device: u64,
-    pub(super) session: Session,
+    pub(super) group: GroupMachine,
     pub(super) now_us: Moment,
     pub(super) phase: ParityLogPhase,
     pub(super) placement: LogPlacement,
@@ -142,7 +141,7 @@ pub struct ParityLogMachine {
     is_detaching: bool,
     asked: BTreeMap<u64, DonorRequestPurpose>,
     next_tag: u64,
-    actions: VecDeque<MirrorAction>,
+    actions: VecDeque<MachineAction>,
 }
 
 impl ParityLogMachine {
@@ -152,13 +151,10 @@ impl ParityLogMachine {
     pub fn new(configuration: ParityLogConfiguration, now_us: Moment) -> Result<ParityLogMachine, AttachRefusal> {
         configuration.check()?;
         let shape = configuration.shape();
-        let base = crate::mirror::MirrorConfiguration {
-            geometry: configuration.geometry(),
-            labels: configuration.labels.clone(),
-            client: configuration.client,
-            intent: configuration.intent,
-            times: configuration.times,
-        };
+        let (client, intent, times) = (configuration.client, configuration.intent, configuration.times);
+        let geometry = configuration.geometry();
+        // A log marks no stripes.
+        let base = GroupConfiguration { geometry, markers: |_, _| [0, 0], client, intent, times };
         let placement = match LogPlacement::restore(configuration.layout.clone(), std::iter::empty()) {
             Ok(placement) => placement,
             Err(error) => unreachable!("the layout was checked: {error}"),
@@ -167,7 +163,7 @@ impl ParityLogMachine {
         Ok(ParityLogMachine {
             areas: DonorAreas::new(&shape),
             device: device_checksum(&shape.device),
-            session: Session::new(base, now_us)?,
+            group: GroupMachine::new(base, now_us)?,
             now_us,
             phase: ParityLogPhase::Attaching,
             placement,
@@ -213,42 +209,42 @@ impl ParityLogMachine {
     }
 
     /// Handles an event that happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
-    pub fn step(&mut self, now_us: Moment, event: MirrorEvent) {
+    pub fn step(&mut self, now_us: Moment, event: MachineEvent) {
         self.now_us = self.now_us.max(now_us);
         match event {
-            MirrorEvent::Submitted { id, request } => {
+            MachineEvent::Submitted { id, request } => {
                 self.submitted(id, request);
-                self.session.step(now_us, MirrorEvent::Time);
+                self.group.step(now_us, MachineEvent::Time);
             }
-            MirrorEvent::Detach if self.phase == ParityLogPhase::Open => {
+            MachineEvent::Detach if self.phase == ParityLogPhase::Open => {
                 self.phase = ParityLogPhase::Detaching;
                 self.begin(None, ParityLogWork::Flush, true, 0..0);
-                self.session.step(now_us, MirrorEvent::Time);
+                self.group.step(now_us, MachineEvent::Time);
             }
-            MirrorEvent::Scrub => {
+            MachineEvent::Scrub => {
                 self.scrub.request(self.now_us);
-                self.session.step(now_us, MirrorEvent::Time);
+                self.group.step(now_us, MachineEvent::Time);
             }
             event => {
                 // Late donors are searched only when time passes, so that other events need not check every read.
-                if event == MirrorEvent::Time {
+                if event == MachineEvent::Time {
                     self.ready_looks.extend(self.looks.keys().copied());
                     self.may_begin = true;
                 }
-                self.session.step(now_us, event);
+                self.group.step(now_us, event);
             }
         }
         self.settle();
     }
 
     /// Takes the actions that the driver has to do.
-    pub fn actions(&mut self) -> impl Iterator<Item = MirrorAction> + '_ {
+    pub fn actions(&mut self) -> impl Iterator<Item = MachineAction> + '_ {
         self.actions.drain(..)
     }
 
-    /// Returns the time at which [`MirrorEvent::Time`] has to come at the latest; `None` after the end.
+    /// Returns the time at which [`MachineEvent::Time`] has to come at the latest; `None` after the end.
     pub fn wake_at(&self) -> Option<Moment> {
-        self.session.wake_at().filter(|_| self.phase != ParityLogPhase::Ended)
+        self.group.wake_at().filter(|_| self.phase != ParityLogPhase::Ended)
     }
 
     /// The current phase of the machine.
@@ -256,44 +252,14 @@ impl ParityLogMachine {
         self.phase
     }
 
-    /// The current phase of its base.
-    pub fn base_phase(&self) -> crate::mirror::MirrorPhase {
-        self.session.phase()
+    /// Returns the donors of the device.
+    pub fn group(&self) -> &GroupMachine {
+        &self.group
     }
 
     /// Returns the counters since the start.
     pub fn figures(&self) -> ParityLogFigures {
         self.figures
-    }
-
-    /// Returns the counters of the base.
-    pub fn base_figures(&self) -> crate::mirror::MirrorFigures {
-        self.session.figures()
-    }
-
-    /// Returns the standing of each donor with this client.
-    pub fn standing(&self) -> &[DonorStanding] {
-        self.session.standing()
-    }
-
-    /// Returns the view: which donors have the device's data, as this client decided.
-    pub fn view(&self) -> &MembershipView {
-        self.session.view()
-    }
-
-    /// Whether every donor with all data has stored that no client has the device, after a last flush.
-    pub fn is_given_up(&self) -> bool {
-        self.session.is_given_up()
-    }
-
-    /// Whether every donor that is trusted was told of the view.
-    pub fn is_view_stored(&self) -> bool {
-        self.session.is_view_stored()
-    }
-
-    /// Whether another donor may take the place of a trusted one now; see the base's method of this name.
-    pub fn may_replace(&self, donor: Donor) -> bool {
-        self.session.may_replace(donor)
     }
 
     /// Returns the shape of the device.
@@ -304,11 +270,6 @@ impl ParityLogMachine {
     /// Returns the number of groups that may be reused.
     pub fn free_groups(&self) -> u32 {
         self.placement.free_groups()
-    }
-
-    /// The state of the connection to a donor; `None` if there is no such donor.
-    pub fn link_state(&self, donor: Donor) -> Option<LinkState> {
-        self.session.link_state(donor)
     }
 
     /// Returns the number of operations in progress.
@@ -324,7 +285,7 @@ impl ParityLogMachine {
     /// Whether every donor is trusted and knows the view, and nothing is in progress.
     pub fn is_quiet(&self) -> bool {
         let is_idle = self.operations.is_empty() && self.tasks.is_empty() && self.looks.is_empty();
-        self.phase == ParityLogPhase::Open && is_idle && self.session.is_quiet()
+        self.phase == ParityLogPhase::Open && is_idle && self.group.is_quiet()
     }
 
     /// Returns the place of a block's newest data. *Panics* if the device has no such block.
@@ -360,10 +321,10 @@ impl ParityLogMachine {
 
     pub(super) fn sequence_of(&self, count: u64) -> u64 {
         assert!(count < 1 << SEQUENCE_BITS, "a client writes fewer blocks");
-        (self.session.generation() << SEQUENCE_BITS) + count
+        (self.group.generation() << SEQUENCE_BITS) + count
     }
 
-    pub(super) fn act(&mut self, action: MirrorAction) {
+    pub(super) fn act(&mut self, action: MachineAction) {
         self.actions.push_back(action);
     }
 
@@ -371,20 +332,20 @@ impl ParityLogMachine {
         let tag = self.next_tag;
         self.next_tag += 1;
         self.asked.insert(tag, what);
-        self.session.send_outside(donor, tag, body);
+        self.group.send_outside(donor, tag, body);
     }
 
     /// Ends the machine.
-    pub(super) fn end(&mut self, last: MirrorAction) {
+    pub(super) fn end(&mut self, last: MachineAction) {
         self.phase = ParityLogPhase::Ended;
         let error = match last {
-            MirrorAction::Superseded => MirrorError::Superseded,
-            _ => MirrorError::NotAttached,
+            MachineAction::Superseded => DeviceError::Superseded,
+            _ => DeviceError::NotAttached,
         };
         for operation in std::mem::take(&mut self.operations).into_values() {
             if let Some(id) = operation.user {
                 self.figures.failed += 1;
-                self.act(MirrorAction::Complete { id, result: Err(error.clone()) });
+                self.act(MachineAction::Complete { id, result: Err(error.clone()) });
             }
         }
         self.act(last);
@@ -393,18 +354,18 @@ impl ParityLogMachine {
     /// Lets each part of the machine act, until no part has anything to do.
     fn settle(&mut self) {
         loop {
-            let actions: Vec<MirrorAction> = self.session.actions().collect();
+            let actions: Vec<MachineAction> = self.group.actions().collect();
             for action in actions {
-                self.base_acts(action);
+                self.group_acts(action);
             }
             if self.phase == ParityLogPhase::Ended {
                 return;
             }
-            for outside in self.session.take_outside() {
-                self.answered(outside);
+            for news in self.group.take_news() {
+                self.answered(news);
             }
             let mut has_moved = false;
-            for donor in 0..self.session.standing().len() {
+            for donor in 0..self.group.standing().len() {
                 if !self.is_excused(donor) {
                     continue;
                 }
@@ -423,15 +384,15 @@ impl ParityLogMachine {
             self.lose_patience();
             if self.phase == ParityLogPhase::Detaching && self.operations.is_empty() && !self.is_detaching {
                 self.is_detaching = true;
-                self.session.step(self.now_us, MirrorEvent::Detach);
+                self.group.step(self.now_us, MachineEvent::Detach);
                 has_moved = true;
             }
             // The base turns what the other parts sent through it or told it into actions.
             if !has_moved {
-                self.session.step(self.now_us, MirrorEvent::Time);
-                let rest: Vec<MirrorAction> = self.session.actions().collect();
-                let has_more = rest.iter().any(|action| !matches!(action, MirrorAction::Send { .. }));
-                rest.into_iter().for_each(|action| self.base_acts(action));
+                self.group.step(self.now_us, MachineEvent::Time);
+                let rest: Vec<MachineAction> = self.group.actions().collect();
+                let has_more = rest.iter().any(|action| !matches!(action, MachineAction::Send { .. }));
+                rest.into_iter().for_each(|action| self.group_acts(action));
                 if !has_more {
                     return;
                 }
@@ -439,29 +400,31 @@ impl ParityLogMachine {
         }
     }
 
-    fn base_acts(&mut self, action: MirrorAction) {
+    fn group_acts(&mut self, action: MachineAction) {
         match action {
-            MirrorAction::Attached => {
+            MachineAction::Attached => {
                 self.phase = ParityLogPhase::Recovering;
                 self.recovery = Some(ParityLogRecovery::new(1));
             }
-            MirrorAction::Refused(_) | MirrorAction::Superseded | MirrorAction::Detached
+            MachineAction::Refused(_) | MachineAction::Superseded | MachineAction::Detached
                 if self.phase == ParityLogPhase::Ended => {}
-            MirrorAction::Refused(_) | MirrorAction::Superseded | MirrorAction::Detached => self.end(action),
-            MirrorAction::Send { .. }
-            | MirrorAction::Disconnect { .. }
-            | MirrorAction::Restore { .. }
-            | MirrorAction::Complete { .. } => {
+            MachineAction::Refused(_) | MachineAction::Superseded | MachineAction::Detached => self.end(action),
+            MachineAction::Send { .. }
+            | MachineAction::Disconnect { .. }
+            | MachineAction::Restore { .. }
+            | MachineAction::Complete { .. } => {
                 self.act(action);
             }
         }
     }
 
-    fn answered(&mut self, outside: BaseRequestOutcome) {
-        let (tag, data, is_dropped) = match outside {
-            BaseRequestOutcome::Done { tag } => (tag, None, false),
-            BaseRequestOutcome::Data { tag, data } => (tag, Some(data), false),
-            BaseRequestOutcome::Dropped { tag } => (tag, None, true),
+    fn answered(&mut self, news: GroupNews) {
+        let (tag, data, is_dropped) = match news {
+            GroupNews::Done { tag } => (tag, None, false),
+            GroupNews::Data { tag, data } => (tag, Some(data), false),
+            GroupNews::Dropped { tag } => (tag, None, true),
+            // Each write asks for itself whether its donor is left.
+            GroupNews::Out { .. } => return,
         };
         let Some(asked) = self.asked.remove(&tag) else { return };
         match asked {
@@ -483,8 +446,8 @@ impl ParityLogMachine {
     }
 
     fn send_stores(&mut self) {
-        for donor in 0..self.session.standing().len() {
-            if !self.session.is_claimed(donor) {
+        for donor in 0..self.group.standing().len() {
+            if !self.group.is_claimed(donor) {
                 continue;
             }
             for (number, write) in self.stores.take_ready(donor) {

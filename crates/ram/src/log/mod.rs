@@ -2,12 +2,12 @@
 //! `adaptive`, which differ only in the placement.
 //!
 //! Owns: slots, groups and their parity, recovery without the client's memory, and filling a donor. Promises: the
-//! invariants below. Leaves to others: attaching, fencing, leases and the view (`mirror`, the base of this machine),
+//! invariants below. Leaves to others: attaching, fencing, leases and the view (`group`),
 //! the choice of each block's slot (`placement`), encoding (`format::slots`), connections, clocks and random numbers
 //! (the driver).
 //!
 //! # Use
-//! As that of [`mirror::ParityLogMachine`](crate::mirror::ParityLogMachine), with the same events and actions.
+//! As that of [`InPlaceMachine`](crate::in_place::InPlaceMachine), with the same events and actions.
 //!
 //! # Durability
 //! An answered write stays in the client's memory until the parity of its group is stored, so it survives the loss of any

@@ -22,8 +22,8 @@ use super::groups::contents;
 use super::looks::SlotReadPurpose;
 use super::machine::{ParityLogMachine, ParityLogPhase};
 use super::planted::{Bug, planted};
-use crate::mirror::{
-    DonorStanding, MirrorAction, MirrorError, MirrorRequest, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX,
+use crate::group::{
+    DeviceError, DeviceRequest, DonorStanding, MachineAction, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX,
 };
 use crate::placement::{NewestLocation, Placement};
 
@@ -69,33 +69,33 @@ pub(super) struct ParityLogOperation {
     pub is_taken: bool,
     /// The operation is answered only when all steps with lower numbers than this are done.
     pub until: Option<u64>,
-    pub failed: Option<MirrorError>,
+    pub failed: Option<DeviceError>,
     pub is_held: bool,
 }
 
 impl ParityLogMachine {
-    pub(super) fn submitted(&mut self, id: u64, request: MirrorRequest) {
+    pub(super) fn submitted(&mut self, id: u64, request: DeviceRequest) {
         let refused = match self.phase {
-            ParityLogPhase::Open if self.operations.len() >= OPERATIONS_MAX => Some(MirrorError::Busy),
+            ParityLogPhase::Open if self.operations.len() >= OPERATIONS_MAX => Some(DeviceError::Busy),
             ParityLogPhase::Open => None,
-            _ => Some(MirrorError::NotAttached),
+            _ => Some(DeviceError::NotAttached),
         };
         let (offset, bytes, work, is_forced) = match request {
-            MirrorRequest::Read { offset, bytes } => (offset, bytes, ParityLogWork::Read, false),
-            MirrorRequest::Write { offset, data, force } => {
+            DeviceRequest::Read { offset, bytes } => (offset, bytes, ParityLogWork::Read, false),
+            DeviceRequest::Write { offset, data, force } => {
                 (offset, data.len() as u64, ParityLogWork::Write { data }, force)
             }
-            MirrorRequest::WriteZeroes { offset, bytes, force } => (offset, bytes, ParityLogWork::Zeroes, force),
-            MirrorRequest::Trim { offset, bytes } => (offset, bytes, ParityLogWork::Zeroes, false),
-            MirrorRequest::Flush => (0, 0, ParityLogWork::Flush, true),
+            DeviceRequest::WriteZeroes { offset, bytes, force } => (offset, bytes, ParityLogWork::Zeroes, force),
+            DeviceRequest::Trim { offset, bytes } => (offset, bytes, ParityLogWork::Zeroes, false),
+            DeviceRequest::Flush => (0, 0, ParityLogWork::Flush, true),
         };
         let block = u64::from(self.shape.block_bytes);
         let is_whole = offset % block == 0 && bytes % block == 0 && bytes > 0 && bytes <= REQUEST_BYTES_MAX;
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= u64::from(self.shape.blocks) * block);
         let is_good = matches!(work, ParityLogWork::Flush) || is_whole && is_inside;
-        if let Some(error) = refused.or((!is_good).then_some(MirrorError::Range { offset, bytes })) {
+        if let Some(error) = refused.or((!is_good).then_some(DeviceError::Range { offset, bytes })) {
             self.figures.failed += 1;
-            return self.act(MirrorAction::Complete { id, result: Err(error) });
+            return self.act(MachineAction::Complete { id, result: Err(error) });
         }
         let blocks = (offset / block) as u32..((offset + bytes) / block) as u32;
         self.begin(Some(id), work, is_forced, blocks);
@@ -159,17 +159,17 @@ impl ParityLogMachine {
         }
     }
 
-    fn finish(&mut self, number: u64, user: Option<u64>, result: Result<Bytes, MirrorError>) {
+    fn finish(&mut self, number: u64, user: Option<u64>, result: Result<Bytes, DeviceError>) {
         self.locks.release(number);
         let Some(id) = user else { return };
         match &result {
             Ok(_) => self.figures.completed += 1,
             Err(_) => self.figures.failed += 1,
         }
-        self.act(MirrorAction::Complete { id, result });
+        self.act(MachineAction::Complete { id, result });
     }
 
-    fn drive_read(&mut self, number: u64, operation: &mut ParityLogOperation) -> Option<Result<Bytes, MirrorError>> {
+    fn drive_read(&mut self, number: u64, operation: &mut ParityLogOperation) -> Option<Result<Bytes, DeviceError>> {
         if let Some(error) = operation.failed.take() {
             return Some(Err(error));
         }
@@ -180,7 +180,7 @@ impl ParityLogMachine {
                     let block = operation.blocks.start + at as u32;
                     match self.find(number, at, block) {
                         Some(piece) => operation.pieces[at] = piece,
-                        None => return Some(Err(MirrorError::Lost { block: u64::from(block) })),
+                        None => return Some(Err(DeviceError::Lost { block: u64::from(block) })),
                     }
                 }
                 operation.unasked += usize::from(matches!(operation.pieces[at], BlockReadState::Unasked));
@@ -204,11 +204,11 @@ impl ParityLogMachine {
     }
 
     fn is_proven(&mut self, operation: &mut ParityLogOperation, since_us: Moment) -> bool {
-        if self.session.is_proven_since(since_us) || planted(Bug::MemoryUnproven) {
+        if self.group.is_proven_since(since_us) || planted(Bug::MemoryUnproven) {
             return true;
         }
         self.figures.held += u64::from(!std::mem::replace(&mut operation.is_held, true));
-        self.session.prove_again();
+        self.group.prove_again();
         false
     }
 
@@ -239,7 +239,7 @@ impl ParityLogMachine {
     }
 
     /// Handles the result of a slot that was read for an operation.
-    pub(super) fn answer(&mut self, number: u64, at: usize, result: Result<SlotData, MirrorError>) {
+    pub(super) fn answer(&mut self, number: u64, at: usize, result: Result<SlotData, DeviceError>) {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         match result {
             Ok(answer) => {
@@ -250,10 +250,10 @@ impl ParityLogMachine {
         }
     }
 
-    fn drive_change(&mut self, operation: &mut ParityLogOperation) -> Option<Result<Bytes, MirrorError>> {
+    fn drive_change(&mut self, operation: &mut ParityLogOperation) -> Option<Result<Bytes, DeviceError>> {
         // With two donors gone, nothing that is stored now would survive the client.
-        if self.session.standing().contains(&DonorStanding::Lost) && !planted(Bug::LostAcknowledged) {
-            return Some(Err(MirrorError::Lost { block: u64::from(operation.blocks.start) }));
+        if self.group.standing().contains(&DonorStanding::Lost) && !planted(Bug::LostAcknowledged) {
+            return Some(Err(DeviceError::Lost { block: u64::from(operation.blocks.start) }));
         }
         if !operation.is_taken {
             if self.tasks.len() >= STEPS_MAX {
@@ -309,7 +309,7 @@ impl ParityLogMachine {
     /// take effect.
     pub(super) fn lose_patience(&mut self) {
         let limit_us = self.configuration.times.patience_us;
-        let has_lost_two = self.session.has_lost_two();
+        let has_lost_two = self.group.has_lost_two();
         let is_late = |number: u64, operation: &ParityLogOperation| {
             operation.began_us + limit_us <= self.now_us || has_lost_two && self.is_in_vain(number, operation)
         };
@@ -337,10 +337,10 @@ impl ParityLogMachine {
             }
             if operation.user.is_none() {
                 // Without the last flush it ends as if it had crashed: the donors go on to count it as attached.
-                return self.end(MirrorAction::Detached);
+                return self.end(MachineAction::Detached);
             }
             let block = u64::from(operation.blocks.start);
-            self.finish(number, operation.user, Err(MirrorError::Patience { block }));
+            self.finish(number, operation.user, Err(DeviceError::Patience { block }));
         }
     }
 
@@ -353,7 +353,7 @@ impl ParityLogMachine {
         match operation.work {
             ParityLogWork::Read => self.looks.values().any(|look| {
                 let is_its = matches!(look.purpose, SlotReadPurpose::Operation { number: of, .. } if of == number);
-                is_its && (!self.is_readable(look.target, look.row) || self.session.is_absent(look.target))
+                is_its && (!self.is_readable(look.target, look.row) || self.group.is_absent(look.target))
             }),
             _ => true,
         }

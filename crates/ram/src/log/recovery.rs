@@ -26,7 +26,7 @@ use super::planted::{Bug, planted};
 use super::stores::DonorWrite;
 use super::survey::{GroupSeal, RecoveryPlan, RecoverySurvey};
 use crate::format::slots::{SLOT_HEADER_BYTES, SlotShape};
-use crate::mirror::{AttachRefusal, Donor, DonorRequest, DonorStanding, MirrorAction};
+use crate::group::{AttachRefusal, Donor, DonorRequest, DonorStanding, MachineAction};
 use crate::placement::LogPlacement;
 
 /// The stage of a recovery.
@@ -118,14 +118,14 @@ impl ParityLogMachine {
     }
 
     fn trusted(&self) -> Vec<bool> {
-        self.session.standing().iter().map(|standing| *standing == DonorStanding::Trusted).collect()
+        self.group.standing().iter().map(|standing| *standing == DonorStanding::Trusted).collect()
     }
 
     /// Advances recovery; returns whether it advanced.
     pub(super) fn drive_recovery(&mut self) -> bool {
         let Some(mut recovery) = self.recovery.take() else { return false };
         if recovery.stage == RecoveryStage::Waiting {
-            let is_settled = !self.session.standing().contains(&DonorStanding::Leaving);
+            let is_settled = !self.group.standing().contains(&DonorStanding::Leaving);
             if is_settled {
                 recovery.trusted = self.trusted();
                 self.want_heads(&mut recovery);
@@ -214,7 +214,7 @@ impl ParityLogMachine {
             let has_place = |recovery: &ParityLogRecovery| {
                 recovery.sent < SURVEY_READS_MAX && recovery.sent_bytes < SURVEY_BYTES_UNDER_WAY_MAX
             };
-            while has_place(recovery) && self.session.is_claimed(donor) {
+            while has_place(recovery) && self.group.is_claimed(donor) {
                 let Some(at) = recovery.waiting.get_mut(&donor).and_then(VecDeque::pop_front) else { break };
                 let Some(read) = recovery.reads.get(&at).copied() else { continue };
                 let body = DonorRequest::Read { offset: read.offset, bytes: read.bytes };
@@ -242,7 +242,7 @@ impl ParityLogMachine {
             None => recovery.waiting.entry(donor).or_default().push_front(at),
         }
         if is_short {
-            self.session.trouble(donor);
+            self.group.trouble(donor);
         }
     }
 
@@ -252,10 +252,10 @@ impl ParityLogMachine {
         for (donor, bytes) in &bytes {
             let is_same = SlotShape::is_absent(bytes) || SlotShape::decode(bytes).as_ref() == Ok(&self.shape.first());
             if !is_same {
-                return self.end(MirrorAction::Refused(AttachRefusal::OtherDevice { donor: *donor }));
+                return self.end(MachineAction::Refused(AttachRefusal::OtherDevice { donor: *donor }));
             }
         }
-        let heads = RecoverySurvey::new(self.shape, self.areas, self.session.generation(), bytes);
+        let heads = RecoverySurvey::new(self.shape, self.areas, self.group.generation(), bytes);
         recovery.stage = RecoveryStage::Headers;
         // Without a shape, no write was ever acknowledged.
         if !heads.is_new() {
@@ -299,6 +299,6 @@ impl ParityLogMachine {
         self.free_rows = (0..self.shape.groups).filter(|row| self.placement.is_free(*row)).collect();
         self.erased = plan.without_summary.into_iter().filter(|row| self.placement.is_free(*row)).collect();
         self.phase = ParityLogPhase::Open;
-        self.act(MirrorAction::Attached);
+        self.act(MachineAction::Attached);
     }
 }

@@ -28,7 +28,7 @@ use super::planted::{Bug, planted};
 use super::stores::DonorWrite;
 use super::tasks::TaskWork;
 use crate::format::slots::{SLOT_HEADER_BYTES, SummaryKind, xor};
-use crate::mirror::{Donor, DonorStanding, MirrorError};
+use crate::group::{DeviceError, Donor, DonorStanding};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The progress of filling a donor.
@@ -91,9 +91,9 @@ impl ParityLogMachine {
 
     /// Lets filling continue; returns whether it did.
     pub(super) fn drive_refill(&mut self) -> bool {
-        let standing = self.session.standing();
+        let standing = self.group.standing();
         let donor = standing.iter().position(|standing| *standing == DonorStanding::Rebuilding);
-        let joined = donor.map(|donor| (donor, self.session.view().members[donor].joined));
+        let joined = donor.map(|donor| (donor, self.group.view().members[donor].joined));
         let known = self.refill.as_ref().map(|refill| (refill.donor, refill.joined));
         if joined != known {
             self.drop_refill();
@@ -122,7 +122,7 @@ impl ParityLogMachine {
         }
         let is_begun = refill.next == self.shape.groups && refill.next_region == self.areas.regions();
         if is_begun && refill.looking.is_empty() && refill.puts.is_empty() {
-            self.session.filled(donor);
+            self.group.filled(donor);
         }
         false
     }
@@ -267,7 +267,7 @@ impl ParityLogMachine {
     }
 
     /// Handles the slots of a sealed group, which were read from all donors except the one being filled.
-    pub(super) fn refill_read(&mut self, look: SlotRead, result: Result<Bytes, MirrorError>) {
+    pub(super) fn refill_read(&mut self, look: SlotRead, result: Result<Bytes, DeviceError>) {
         let (row, donor) = (look.row, look.target);
         let Some(refill) = &mut self.refill else { return self.unpin(row) };
         refill.looking.remove(&row);
@@ -288,7 +288,7 @@ impl ParityLogMachine {
     /// Returns the stages that store the parity and the summary of a sealed group.
     fn refill_parity(&self, look: &SlotRead, mut parity: Vec<u8>) -> Vec<Vec<DonorWrite>> {
         let row = look.row;
-        let generation = self.session.generation();
+        let generation = self.group.generation();
         let mut summary = empty_summary(SummaryKind::Sealed, self.device, generation, row, self.shape.members);
         let mut slots = Vec::new();
         for (donor, part) in look.parts.iter().enumerate() {

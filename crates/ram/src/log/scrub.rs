@@ -26,7 +26,7 @@ use super::planted::{Bug, planted};
 use super::stores::DonorWrite;
 use super::tasks::{PlacementTask, TaskWork};
 use crate::format::slots::{CoveredMember, DonorAreas, GroupSummary, SlotHeader, SlotShape, SummaryKind, xor};
-use crate::mirror::{Donor, DonorRequest, DonorStanding};
+use crate::group::{Donor, DonorRequest, DonorStanding};
 use crate::scrub::{ScrubFindings, ScrubProgress};
 
 /// What a group is compared with.
@@ -82,8 +82,8 @@ impl ParityLogMachine {
 
     /// Lets the scrub continue; returns whether it did.
     pub(super) fn drive_scrub(&mut self) -> bool {
-        let is_whole = self.session.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
-        let may_read = self.phase == ParityLogPhase::Open && is_whole && self.session.is_view_stored();
+        let is_whole = self.group.standing().iter().all(|standing| *standing == DonorStanding::Trusted);
+        let may_read = self.phase == ParityLogPhase::Open && is_whole && self.group.is_view_stored();
         let Some(mut step) = self.scrub_step.take() else { return may_read && self.begin_scrub() };
         if step.put.is_some() {
             self.scrub_step = Some(step);
@@ -93,8 +93,8 @@ impl ParityLogMachine {
             ScrubReference::Memory { of: MemoryUnit::Life(life), .. } => !self.groups.lives.contains_key(&life),
             _ => false,
         };
-        let donors = self.session.standing().len();
-        if !may_read || has_ended || (0..donors).any(|donor| self.session.is_suspect(donor)) {
+        let donors = self.group.standing().len();
+        if !may_read || has_ended || (0..donors).any(|donor| self.group.is_suspect(donor)) {
             self.end_scrub(step, false);
             return true;
         }
@@ -232,7 +232,7 @@ impl ParityLogMachine {
         self.scrub.begin();
         self.scrubs += 1;
         let parts = match &against {
-            ScrubReference::Parity => vec![SlotReadPart::Unsent; self.session.standing().len() + 1],
+            ScrubReference::Parity => vec![SlotReadPart::Unsent; self.group.standing().len() + 1],
             ScrubReference::Memory { stored, .. } => vec![SlotReadPart::Unsent; stored.len()],
         };
         self.scrub_step = Some(GroupScrubStep {
@@ -257,7 +257,7 @@ impl ParityLogMachine {
             }
             ScrubReference::Parity => (at, self.areas.slot(row), self.areas.slot_bytes),
         };
-        if matches!(step.parts[at], SlotReadPart::Unsent) && self.session.is_claimed(donor) {
+        if matches!(step.parts[at], SlotReadPart::Unsent) && self.group.is_claimed(donor) {
             let attempt = step.attempt;
             self.ask_donor(donor, DonorRequestPurpose::Scrub { attempt, at }, DonorRequest::Read { offset, bytes });
             step.parts[at] = SlotReadPart::Sent;
@@ -338,7 +338,7 @@ impl ParityLogMachine {
 
     /// Makes the summary of a group whose slots are right.
     fn summary_of(&self, row: u32, slots: &[Bytes]) -> GroupSummary {
-        let generation = self.session.generation();
+        let generation = self.group.generation();
         let mut summary = empty_summary(SummaryKind::Sealed, self.device, generation, row, self.shape.members);
         for (donor, slot) in slots.iter().enumerate() {
             match self.areas.member_on(row, donor) {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::mirror::Donor;
+use crate::group::Donor;
 
 /// A write: its donor, offset and bytes.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use crate::format::slots::{
     CoveredMember, DonorAreas, GroupSummary, SLOT_HEADER_BYTES, SlotHeader, SlotShape, SummaryKind, TrimEntry,
     device_checksum, xor,
 };
-use crate::mirror::Donor;
+use crate::group::Donor;
 
 /// A copy of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

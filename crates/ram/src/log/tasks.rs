@@ -33,7 +33,7 @@ use super::machine::ParityLogMachine;
 use super::planted::{Bug, planted};
 use super::stores::DonorWrite;
 use crate::format::slots::{GroupSummary, SlotHeader, SummaryKind, TrimEntry};
-use crate::mirror::Donor;
+use crate::group::Donor;
 use crate::placement::{MemberSet, NewestLocation, ParityCause, Placement, PlacementStep, SendCause};
 
 /// The work of a task.
@@ -187,7 +187,7 @@ impl ParityLogMachine {
 
     /// Makes a slot with these contents; `None`: they are lost.
     pub(super) fn image(&self, group: u32, member: u8, block: u32, sequence: u64, data: Option<&Bytes>) -> Bytes {
-        let (device, generation) = (self.device, self.session.generation());
+        let (device, generation) = (self.device, self.group.generation());
         let (data_checksum, is_lost) = (0, data.is_none() && !planted(Bug::LostAsZeroes));
         let slot = SlotHeader { device, generation, group, member, block, sequence, data_checksum, is_lost };
         Bytes::from(match data {
@@ -350,7 +350,7 @@ impl ParityLogMachine {
         let row = group.row;
         let donor = self.areas.parity_donor(row);
         let kind = if spare.is_some() { SummaryKind::Open } else { SummaryKind::Sealed };
-        let summary = empty_summary(kind, self.device, self.session.generation(), row, self.shape.members);
+        let summary = empty_summary(kind, self.device, self.group.generation(), row, self.shape.members);
         let (parity, summary) = group.parity(members, self.areas.slot_bytes as usize, summary);
         let Some(spare) = spare else { return Some(self.seal_stages(row, parity, &summary)) };
         let spare = if planted(Bug::ParityInPlace) { spare & !1 } else { spare };
@@ -468,8 +468,8 @@ impl ParityLogMachine {
 
     /// Whether writes to this donor count as done, because the donor is left.
     pub(super) fn is_excused(&self, donor: Donor) -> bool {
-        use crate::mirror::DonorStanding;
-        match self.session.standing()[donor] {
+        use crate::group::DonorStanding;
+        match self.group.standing()[donor] {
             DonorStanding::Out | DonorStanding::Lost => true,
             DonorStanding::Leaving => planted(Bug::AcknowledgedBeforeLeft),
             DonorStanding::Trusted | DonorStanding::Rebuilding => false,

@@ -6,7 +6,7 @@
 //! | begins to be filled, and fails | [`FILLINGS_MAX`] times, if the first was `LOST_AFTER` ago |
 //! | is being filled, and gets nothing more although all others are well | [`STANDSTILL_TIMES`] `LOST_AFTER` |
 
-use crate::mirror::{DonorStanding, Moment};
+use crate::group::{DonorStanding, Moment};
 
 /// A donor is given up after so many fillings that it did not take, if they have failed for a while.
 const FILLINGS_MAX: u32 = 3;

@@ -4,14 +4,14 @@
 //! Owns: the plan of a move, which both machines use (`mirror`, and `log` with the same base), and which donor needs a
 //! spare. Promises: the former donor is trusted, and gets every write, until the other one has everything and every
 //! donor is well; so the device is never less safe than before. A lost donor is filled before a living one is moved.
-//! Leaves to others: connections and copying (`live`), the decision that all are told (`mirror`, at `MirrorEvent::ReplacedDonor`).
+//! Leaves to others: connections and copying (`live`), the decision that all are told (`mirror`, at `MachineEvent::ReplacedDonor`).
 //! No I/O and no clock: a live device and the simulator (`nectary_sim::ram_moves`) drive the same code, a [`Mover`].
 //!
 //! | stage | it goes on when | a second failure meanwhile |
 //! |---|---|---|
 //! | connecting | this client owns the other donor, whose record is that of the former one | as below |
 //! | copying | few parts are left; then no request is sent for a moment, and the rest is copied | ends it: the former donor stays, the other one is emptied, and is free for the lost one |
-//! | settling | the other donor is trusted, and all donors were told | `MirrorAction::Restore`: the former donor has its place again |
+//! | settling | the other donor is trusted, and all donors were told | `MachineAction::Restore`: the former donor has its place again |
 //! | filling | the other donor is trusted, and all donors were told | the other one is given up (`filling`), or the blocks of two donors are lost |
 //! | emptying | the former donor was emptied, or emptying it failed | none: the move is over for the device |
 //!
@@ -34,7 +34,7 @@ mod unfinished;
 
 use std::collections::BTreeSet;
 
-use crate::mirror::{Donor, DonorStanding, LinkState, Moment};
+use crate::group::{Donor, DonorStanding, GroupMachine, LinkState, Moment};
 use crate::planted::{MirrorBug, planted};
 
 use filling::{FillingObservation, FillingWatch};
@@ -55,7 +55,7 @@ const PAUSE_MAX_US: Moment = 150_000;
 /// How long they are sent at least before the next pause.
 const PAUSE_EVERY_US: Moment = 100_000;
 
-/// What a move sees of the machine of a device; each method calls the machine's method of the same name.
+/// What a move sees of the donors of a device; each method calls the method of the same name of [`GroupMachine`].
 pub trait MoveMachine {
     /// The standing of each donor.
     fn standing(&self) -> &[DonorStanding];
@@ -67,39 +67,21 @@ pub trait MoveMachine {
     fn may_replace(&self, donor: Donor) -> bool;
 }
 
-impl MoveMachine for crate::mirror::MirrorMachine {
+impl MoveMachine for GroupMachine {
     fn standing(&self) -> &[DonorStanding] {
-        crate::mirror::MirrorMachine::standing(self)
+        GroupMachine::standing(self)
     }
 
     fn link_state(&self, donor: Donor) -> Option<LinkState> {
-        crate::mirror::MirrorMachine::link_state(self, donor)
+        GroupMachine::link_state(self, donor)
     }
 
     fn is_view_stored(&self) -> bool {
-        crate::mirror::MirrorMachine::is_view_stored(self)
+        GroupMachine::is_view_stored(self)
     }
 
     fn may_replace(&self, donor: Donor) -> bool {
-        crate::mirror::MirrorMachine::may_replace(self, donor)
-    }
-}
-
-impl MoveMachine for crate::log::ParityLogMachine {
-    fn standing(&self) -> &[DonorStanding] {
-        crate::log::ParityLogMachine::standing(self)
-    }
-
-    fn link_state(&self, donor: Donor) -> Option<LinkState> {
-        crate::log::ParityLogMachine::link_state(self, donor)
-    }
-
-    fn is_view_stored(&self) -> bool {
-        crate::log::ParityLogMachine::is_view_stored(self)
-    }
-
-    fn may_replace(&self, donor: Donor) -> bool {
-        crate::log::ParityLogMachine::may_replace(self, donor)
+        GroupMachine::may_replace(self, donor)
     }
 }
 

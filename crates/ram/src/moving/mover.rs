@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::filling::FillingObservation;
 use super::{MoveMachine, MovePlan, MoveStage, MoveStep, MoveStop, SpareNeed};
-use crate::mirror::{Donor, DonorRequest, DonorStanding, LinkState, Moment, RequestId};
+use crate::group::{Donor, DonorRequest, DonorStanding, LinkState, Moment, RequestId};
 use crate::planted::{MirrorBug, planted};
 
 /// A request that is kept.

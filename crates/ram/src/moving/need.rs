@@ -9,7 +9,7 @@
 //! | is left, and another one says that it is leaving | the same at once: what both have will be gone soon |
 //! | says that it is leaving, after a SIGTERM, and all are well | what it has is moved to a spare |
 
-use crate::mirror::{Donor, DonorStanding, Moment};
+use crate::group::{Donor, DonorStanding, Moment};
 
 /// The pause after an attempt.
 const RETRY_AFTER_US: Moment = 10_000_000;

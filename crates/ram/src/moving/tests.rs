@@ -1,7 +1,7 @@
 //! Tests of a move's steps with donors that exist only as their standing.
 
 use super::*;
-use crate::mirror::{DonorRequest, RequestId};
+use crate::group::{DonorRequest, RequestId};
 
 struct MoveTestDonors {
     standing: Vec<DonorStanding>,

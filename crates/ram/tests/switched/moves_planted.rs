@@ -4,7 +4,7 @@
 use nectary_ram::format::{
     DonorRecord, MemberState, MembershipView, RecordGeometry, RecordStamp, RedundancyCode, StripeSet, ViewMember,
 };
-use nectary_ram::mirror::{Donor, DonorStanding, LinkState};
+use nectary_ram::group::{Donor, DonorStanding, LinkState};
 use nectary_ram::moving::{
     MoveMachine, MovePlan, MoveStep, Mover, PART_BYTES, PreparationResult, RecordHolder, unfinished,
 };

@@ -6,12 +6,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use nectary_ram::format::MembershipView;
-use nectary_ram::log::{ParityLogMachine, ParityLogPhase, RecoveryStage};
-use nectary_ram::mirror::{
-    DonorStanding, LinkState, MachineTimes, MirrorAction, MirrorEvent, MirrorMachine, MirrorPhase,
-};
-use nectary_ram::scrub::ScrubProgress;
+use nectary_ram::group::{DonorStanding, GroupPhase, MachineTimes};
+use nectary_ram::in_place::{InPlaceMachine, InPlacePhase};
+use nectary_ram::live::DeviceMachine;
+use nectary_ram::log::{ParityLogMachine, RecoveryStage};
 
 use super::donor::ConnectionId;
 use super::network::MILLISECOND;
@@ -31,78 +29,23 @@ pub const TIMES: MachineTimes = MachineTimes {
     scrub_rest_us: 60 * MILLISECOND,
 };
 
-/// What a run sees of a machine; each method calls the machine's method of the same name.
-pub trait SimulatedMachine {
-    fn step(&mut self, now_us: u64, event: MirrorEvent);
-    fn take_actions(&mut self) -> Vec<MirrorAction>;
-    fn wake_at(&self) -> Option<u64>;
-    fn base_phase(&self) -> MirrorPhase;
-    fn recovery_stage(&self) -> Option<RecoveryStage>;
-    fn is_open(&self) -> bool;
-    fn has_ended(&self) -> bool;
-    fn is_quiet(&self) -> bool;
-    fn standing(&self) -> &[DonorStanding];
-    fn link_state(&self, donor: usize) -> Option<LinkState>;
-    fn view(&self) -> &MembershipView;
-    fn scrub_progress(&self) -> ScrubProgress;
+/// A machine that a run can kill in any phase.
+pub trait SimulatedMachine: DeviceMachine {
+    /// How far the machine is after its group has attached, and before the device is in use.
+    fn recovery(&self) -> Option<KillAt>;
 }
 
-macro_rules! simulated_machine {
-    ($machine:ty, $phase:ty, $base_phase:expr, $recovery_stage:expr) => {
-        impl SimulatedMachine for $machine {
-            fn step(&mut self, now_us: u64, event: MirrorEvent) {
-                <$machine>::step(self, now_us, event);
-            }
-
-            fn take_actions(&mut self) -> Vec<MirrorAction> {
-                self.actions().collect()
-            }
-
-            fn wake_at(&self) -> Option<u64> {
-                <$machine>::wake_at(self)
-            }
-
-            fn base_phase(&self) -> MirrorPhase {
-                $base_phase(self)
-            }
-
-            fn recovery_stage(&self) -> Option<RecoveryStage> {
-                $recovery_stage(self)
-            }
-
-            fn is_open(&self) -> bool {
-                self.phase() == <$phase>::Open
-            }
-
-            fn has_ended(&self) -> bool {
-                self.phase() == <$phase>::Ended
-            }
-
-            fn is_quiet(&self) -> bool {
-                <$machine>::is_quiet(self)
-            }
-
-            fn standing(&self) -> &[DonorStanding] {
-                <$machine>::standing(self)
-            }
-
-            fn link_state(&self, donor: usize) -> Option<LinkState> {
-                <$machine>::link_state(self, donor)
-            }
-
-            fn view(&self) -> &MembershipView {
-                <$machine>::view(self)
-            }
-
-            fn scrub_progress(&self) -> ScrubProgress {
-                <$machine>::scrub_progress(self)
-            }
-        }
-    };
+impl SimulatedMachine for InPlaceMachine {
+    fn recovery(&self) -> Option<KillAt> {
+        (self.phase() == InPlacePhase::Resync).then_some(KillAt::Resync)
+    }
 }
 
-simulated_machine!(MirrorMachine, MirrorPhase, MirrorMachine::phase, |_| None);
-simulated_machine!(ParityLogMachine, ParityLogPhase, ParityLogMachine::base_phase, ParityLogMachine::recovery_stage);
+impl SimulatedMachine for ParityLogMachine {
+    fn recovery(&self) -> Option<KillAt> {
+        self.recovery_stage().map(KillAt::Recovery)
+    }
+}
 
 /// An operation for which a user waits.
 #[derive(Debug, Clone)]
@@ -115,7 +58,8 @@ pub enum RamUserOperation {
 /// The phases in which a client can be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillAt {
-    Base(MirrorPhase),
+    Group(GroupPhase),
+    Resync,
     Recovery(RecoveryStage),
 }
 
@@ -171,13 +115,13 @@ impl<M: SimulatedMachine> RamClientModel<M> {
 
     /// Whether every donor is trusted.
     pub fn is_whole(&self) -> bool {
-        self.machine.standing().iter().all(|standing| *standing == DonorStanding::Trusted)
+        self.machine.group().standing().iter().all(|standing| *standing == DonorStanding::Trusted)
     }
 
     /// Whether each donor is left.
     pub fn left(&self) -> Vec<bool> {
         let is_left =
             |at: &DonorStanding| matches!(at, DonorStanding::Out | DonorStanding::Leaving | DonorStanding::Rebuilding);
-        self.machine.standing().iter().map(is_left).collect()
+        self.machine.group().standing().iter().map(is_left).collect()
     }
 }

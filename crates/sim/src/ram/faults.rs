@@ -3,9 +3,10 @@
 //! Owns: the choice of faults by the seed. Promises: all faults together never exceed what the policy survives, unless
 //! the run is marked as lossy first. A donor loses its memory only while every other donor has all data.
 
-use nectary_ram::mirror::{DonorStanding, LinkState, MirrorEvent};
+use nectary_ram::group::{DonorStanding, LinkState, MachineEvent};
+use nectary_ram::live::DeviceMachine as _;
 
-use super::client::{SimulatedMachine, TIMES};
+use super::client::TIMES;
 use super::fault_plan::{FillingFault, RamFaultKind};
 use super::network::{ClientId, MILLISECOND, RamNetworkEvent};
 use super::world::{RamRunStage, RamWorld, SimulatedLayout};
@@ -134,7 +135,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
     /// Makes the fault happen that waits for the filling of a donor, if a donor is being filled.
     pub fn hunt(&mut self, client: ClientId) {
         let Some(hunt) = self.faults.hunt.filter(|_| self.stage == RamRunStage::Work) else { return };
-        let standing = self.clients[client].machine.standing();
+        let standing = self.clients[client].machine.group().standing();
         let others: Vec<usize> =
             (0..standing.len()).filter(|donor| standing[*donor] == DonorStanding::Trusted).collect();
         if !standing.contains(&DonorStanding::Rebuilding) || others.is_empty() || !self.random.chance(10) {
@@ -159,7 +160,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         }
         if let Some(connection) = self.clients[client].connections[donor].take() {
             self.network.give_up(connection, &mut self.random);
-            self.step(client, MirrorEvent::Disconnected { donor });
+            self.step(client, MachineEvent::Disconnected { donor });
             let at_us = self.now_us() + MILLISECOND;
             self.network.plan(at_us, RamNetworkEvent::Connect { client, donor });
         }
@@ -177,7 +178,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         let (client, now_us) = (&self.clients[self.current], self.now_us());
         let is_well = |at: usize| {
             let model = &self.donors[at];
-            client.machine.link_state(at) == Some(LinkState::Claimed)
+            client.machine.group().link_state(at) == Some(LinkState::Claimed)
                 && model.paused_until_us <= now_us
                 && model.slow_until_us <= now_us
                 && self.network.cut_until(self.current, at).is_none()

@@ -3,8 +3,9 @@
 //! Owns: the current client of the device, the reaction when a client cannot attach or is killed, and the confirmations
 //! of its user. Promises: exactly one client is current; if it ends before the run, another is started.
 
+use nectary_ram::group::{AttachRefusal, DonorStanding, GroupPhase, MachineIntent};
+use nectary_ram::live::DeviceMachine as _;
 use nectary_ram::log::RecoveryStage;
-use nectary_ram::mirror::{AttachRefusal, DonorStanding, MachineIntent, MirrorPhase};
 
 use super::client::{KillAt, RamClientModel, SimulatedMachine};
 use super::donor::DonorModel;
@@ -102,13 +103,13 @@ impl<L: SimulatedLayout> RamWorld<L> {
     pub fn kill_if_due(&mut self, client: ClientId) {
         let now_us = self.now_us();
         let state = &mut self.clients[client];
-        let (base, recovery) = (state.machine.base_phase(), state.machine.recovery_stage());
+        let (phase, recovery) = (state.machine.group().phase(), state.machine.recovery());
         if let Some((donor, cut_us)) = state.cut_in_recovery.take_if(|_| recovery.is_some()) {
             self.network.cut(client, donor, now_us + cut_us);
         }
         let is_there = |wanted: &KillAt| match wanted {
-            KillAt::Base(phase) => *phase == base,
-            KillAt::Recovery(stage) => Some(*stage) == recovery,
+            KillAt::Group(wanted) => *wanted == phase,
+            wanted => Some(*wanted) == recovery,
         };
         if let Some((_, steps)) = state.kill_at.as_mut().filter(|(wanted, _)| is_there(wanted)) {
             *steps = steps.saturating_sub(1);
@@ -122,16 +123,16 @@ impl<L: SimulatedLayout> RamWorld<L> {
     fn note_death(&mut self, client: ClientId) {
         let state = &self.clients[client];
         let (machine, id, is_attached) = (&state.machine, state.id, state.is_attached);
-        let is_rebuilding = machine.standing().contains(&DonorStanding::Rebuilding);
-        let met = match (machine.base_phase(), machine.recovery_stage()) {
-            (MirrorPhase::Survey, _) => Some("client killed in survey"),
-            (MirrorPhase::Claim, _) => Some("client killed in claim"),
-            (MirrorPhase::Opening, _) => Some("client killed in opening"),
-            (MirrorPhase::Resync, _) => Some("client killed in resync"),
-            (_, Some(RecoveryStage::Heads)) => Some("client killed in recovery: heads"),
-            (_, Some(RecoveryStage::Headers)) => Some("client killed in recovery: headers"),
-            (_, Some(RecoveryStage::Rows)) => Some("client killed in recovery: rows"),
-            (_, Some(RecoveryStage::Writing)) => Some("client killed in recovery: writing"),
+        let is_rebuilding = machine.group().standing().contains(&DonorStanding::Rebuilding);
+        let met = match (machine.group().phase(), machine.recovery()) {
+            (GroupPhase::Survey, _) => Some("client killed in survey"),
+            (GroupPhase::Claim, _) => Some("client killed in claim"),
+            (GroupPhase::Opening, _) => Some("client killed in opening"),
+            (_, Some(KillAt::Resync)) => Some("client killed in resync"),
+            (_, Some(KillAt::Recovery(RecoveryStage::Heads))) => Some("client killed in recovery: heads"),
+            (_, Some(KillAt::Recovery(RecoveryStage::Headers))) => Some("client killed in recovery: headers"),
+            (_, Some(KillAt::Recovery(RecoveryStage::Rows))) => Some("client killed in recovery: rows"),
+            (_, Some(KillAt::Recovery(RecoveryStage::Writing))) => Some("client killed in recovery: writing"),
             _ if is_rebuilding && machine.is_open() => Some("client killed while a donor is filled"),
             _ => None,
         };

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::mirror::{MirrorEvent, MirrorRequest};
+use nectary_ram::group::{DeviceRequest, MachineEvent};
 
 use super::blocks::{BLOCK_BYTES, contents};
 use super::client::RamUserOperation;
@@ -58,15 +58,15 @@ impl<L: SimulatedLayout> RamWorld<L> {
         let (number, request, is_forced) = match kind {
             _ if kind < writes => {
                 let data: Vec<u8> = range.clone().flat_map(|block| contents(self.numbers, block)).collect();
-                (self.numbers, MirrorRequest::Write { offset, data: Bytes::from(data), force }, force)
+                (self.numbers, DeviceRequest::Write { offset, data: Bytes::from(data), force }, force)
             }
-            _ if kind < zeroes => (0, MirrorRequest::WriteZeroes { offset, bytes, force }, force),
-            _ if kind < trims => (0, MirrorRequest::Trim { offset, bytes }, false),
+            _ if kind < zeroes => (0, DeviceRequest::WriteZeroes { offset, bytes, force }, force),
+            _ if kind < trims => (0, DeviceRequest::Trim { offset, bytes }, false),
             _ if kind < reads => return self.submit_read(client, range),
             _ => {
                 self.coverage.met("flush beside a write", u64::from(self.clients[client].is_changing()));
                 let began = self.layout.tick();
-                return self.hand_in(client, RamUserOperation::Flush { began }, MirrorRequest::Flush);
+                return self.hand_in(client, RamUserOperation::Flush { began }, DeviceRequest::Flush);
             }
         };
         self.coverage.met("overlapping writes", u64::from(self.clients[client].changes(&range)));
@@ -78,15 +78,15 @@ impl<L: SimulatedLayout> RamWorld<L> {
     pub fn submit_read(&mut self, client: ClientId, blocks: Range<u64>) {
         let (offset, bytes) = (blocks.start * BLOCK_BYTES as u64, (blocks.end - blocks.start) * BLOCK_BYTES as u64);
         let began = self.layout.tick();
-        self.hand_in(client, RamUserOperation::Read { blocks, began }, MirrorRequest::Read { offset, bytes });
+        self.hand_in(client, RamUserOperation::Read { blocks, began }, DeviceRequest::Read { offset, bytes });
     }
 
-    fn hand_in(&mut self, client: ClientId, pending: RamUserOperation, request: MirrorRequest) {
+    fn hand_in(&mut self, client: ClientId, pending: RamUserOperation, request: DeviceRequest) {
         self.counts.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;
         state.next_id += 1;
         state.pending.insert(id, pending);
-        self.step(client, MirrorEvent::Submitted { id, request });
+        self.step(client, MachineEvent::Submitted { id, request });
     }
 }

@@ -8,9 +8,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use nectary_ram::format::RecordStamp;
-use nectary_ram::mirror::{
-    DonorReply, DonorRequest, DonorStanding, MachineIntent, MirrorAction, MirrorError, MirrorEvent,
+use nectary_ram::group::{
+    DeviceError, DonorReply, DonorRequest, DonorStanding, MachineAction, MachineEvent, MachineIntent,
 };
+use nectary_ram::live::DeviceMachine as _;
 
 use super::client::{KillAt, RamClientModel, RamUserOperation, SimulatedMachine};
 use super::coverage::RamCoverage;
@@ -63,7 +64,10 @@ pub trait SimulatedLayout: Sized {
     /// The scenarios that a machine has reached.
     fn figures(machine: &Self::Machine) -> Vec<(&'static str, u64)>;
     /// Describes the state of a machine.
-    fn describe(machine: &Self::Machine, donors: usize) -> String;
+    fn describe(machine: &Self::Machine, donors: usize) -> String {
+        let links: Vec<_> = (0..donors).filter_map(|donor| machine.group().link_state(donor)).collect();
+        format!("{}, {links:?}", machine.describe())
+    }
 
     /// Whether an attaching client would believe a donor, whichever other one is missing.
     fn is_believed(world: &RamWorld<Self>, donor: usize) -> bool;
@@ -75,7 +79,7 @@ pub trait SimulatedLayout: Sized {
     }
 
     /// Checks the result of a user's request, and records it.
-    fn complete(world: &mut RamWorld<Self>, client: ClientId, of: RamUserOperation, result: Result<Bytes, MirrorError>);
+    fn complete(world: &mut RamWorld<Self>, client: ClientId, of: RamUserOperation, result: Result<Bytes, DeviceError>);
     /// Checks a client after its machine has processed an event.
     fn check_client(world: &mut RamWorld<Self>, client: ClientId);
     /// Checks the donors after a part of the memory of one has changed.
@@ -291,7 +295,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         }
         let connection = self.network.connect(client, donor, &mut self.random);
         self.clients[client].connections[donor] = Some(connection);
-        let event = MirrorEvent::Connected { donor, incarnation: self.donors[donor].incarnation };
+        let event = MachineEvent::Connected { donor, incarnation: self.donors[donor].incarnation };
         let at_us = self.network.up(connection, &mut self.random);
         self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
     }
@@ -347,7 +351,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         let reply = self.perform(connection, &body);
         if self.network.connections[connection].is_donor_open && self.network.connections[connection].is_client_open {
             let at_us = self.network.up(connection, &mut self.random);
-            let event = MirrorEvent::Replied { donor, request, reply };
+            let event = MachineEvent::Replied { donor, request, reply };
             self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
         }
     }
@@ -394,7 +398,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         reply
     }
 
-    fn at_client(&mut self, connection: ConnectionId, event: MirrorEvent) {
+    fn at_client(&mut self, connection: ConnectionId, event: MachineEvent) {
         let at = &self.network.connections[connection];
         let (client, donor, now_us) = (at.client, at.donor, self.now_us());
         if !at.is_client_open || !self.clients[client].is_alive {
@@ -404,7 +408,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
             return self.network.plan(until_us, RamNetworkEvent::AtClient { connection, event });
         }
-        if let MirrorEvent::Connected { incarnation, .. } = event {
+        if let MachineEvent::Connected { incarnation, .. } = event {
             let known = std::mem::replace(&mut self.clients[client].incarnations[donor], incarnation);
             if known != 0 && known != incarnation {
                 self.coverage.met("donor restarted between two connections", 1);
@@ -425,7 +429,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         }
         self.network.connections[connection].is_client_open = false;
         self.clients[client].connections[donor] = None;
-        self.step(client, MirrorEvent::Disconnected { donor });
+        self.step(client, MachineEvent::Disconnected { donor });
         self.plan_connect(client, donor);
     }
 
@@ -436,18 +440,18 @@ impl<L: SimulatedLayout> RamWorld<L> {
             return self.network.plan(state.paused_until_us, RamNetworkEvent::Wake { client });
         }
         if wake_us <= now_us {
-            self.step(client, MirrorEvent::Time);
+            self.step(client, MachineEvent::Time);
         }
         let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
         self.network.plan(next_us, RamNetworkEvent::Wake { client });
     }
 
     /// Passes an event to a client's machine, and executes the resulting actions.
-    pub fn step(&mut self, client: ClientId, event: MirrorEvent) {
+    pub fn step(&mut self, client: ClientId, event: MachineEvent) {
         let now_us = self.now_us();
         let before = self.story.as_ref().map(|_| self.state_of(client));
         let state = &mut self.clients[client];
-        self.was_lost = state.machine.standing().contains(&DonorStanding::Lost);
+        self.was_lost = state.machine.group().standing().contains(&DonorStanding::Lost);
         state.machine.step(now_us, event);
         let actions = state.machine.take_actions();
         if let Some(before) = before {
@@ -458,28 +462,28 @@ impl<L: SimulatedLayout> RamWorld<L> {
         }
         for action in actions {
             match action {
-                MirrorAction::Send { donor, request, body } => {
+                MachineAction::Send { donor, request, body } => {
                     if let Some(connection) = self.clients[client].connections[donor] {
                         let at_us = self.network.down(connection, &mut self.random);
                         self.network
                             .plan(at_us, RamNetworkEvent::AtDonor { connection, request, body, is_late: false });
                     }
                 }
-                MirrorAction::Disconnect { donor } => {
+                MachineAction::Disconnect { donor } => {
                     if let Some(connection) = self.clients[client].connections[donor].take() {
                         self.network.give_up(connection, &mut self.random);
                     }
                     self.plan_connect(client, donor);
                 }
-                MirrorAction::Restore { donor } => L::restored(self, client, donor),
-                MirrorAction::Complete { id, result } => self.complete(client, id, result),
-                MirrorAction::Attached => self.attached(client),
-                MirrorAction::Refused(refusal) => self.refused(client, refusal),
-                MirrorAction::Superseded => {
+                MachineAction::Restore { donor } => L::restored(self, client, donor),
+                MachineAction::Complete { id, result } => self.complete(client, id, result),
+                MachineAction::Attached => self.attached(client),
+                MachineAction::Refused(refusal) => self.refused(client, refusal),
+                MachineAction::Superseded => {
                     self.coverage.met("superseded client ends", 1);
                     self.close(client);
                 }
-                MirrorAction::Detached => {
+                MachineAction::Detached => {
                     self.close(client);
                     if self.stage == RamRunStage::Reread {
                         self.start(MachineIntent::Attach { take_over: false, trust_remaining: false });
@@ -492,11 +496,11 @@ impl<L: SimulatedLayout> RamWorld<L> {
     }
 
     /// Checks the result of a user's request; the user goes on.
-    fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, MirrorError>) {
+    fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, DeviceError>) {
         let Some(pending) = self.clients[client].pending.remove(&id) else {
             return self.break_with(format!("request {id} is completed twice"));
         };
-        let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
+        let is_over = matches!(result, Err(DeviceError::Superseded | DeviceError::NotAttached));
         self.counts.failed += u64::from(result.is_err());
         L::complete(self, client, pending, result);
         if self.stage == RamRunStage::Work && !is_over {
@@ -525,7 +529,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
                 if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() && !self.awaits_scrub() {
                     L::settled(self);
                     (self.stage, self.settled) = (RamRunStage::Reread, self.current);
-                    self.step(self.current, MirrorEvent::Detach);
+                    self.step(self.current, MachineEvent::Detach);
                 }
             }
             RamRunStage::Reread => {
@@ -563,7 +567,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
 
     /// Notes that a donor which an earlier client had left is being filled.
     pub fn note_return(&mut self, client: ClientId, donor: usize) {
-        let is_filled = self.clients[client].machine.standing()[donor] == DonorStanding::Rebuilding;
+        let is_filled = self.clients[client].machine.group().standing()[donor] == DonorStanding::Rebuilding;
         if is_filled && std::mem::take(&mut self.left_at_crash[donor]) {
             self.coverage.met("left donor returns after the client crashed", 1);
         }

@@ -3,7 +3,7 @@
 //! Promises: at most one donor is lost or unreachable, beside one whose loss is the procedure itself; the client may end
 //! in addition. Connections to a donor that is copied break in addition, which costs time alone.
 
-use nectary_ram::mirror::DonorStanding;
+use nectary_ram::group::DonorStanding;
 use nectary_ram::moving::MoveStage as Of;
 
 use super::network::{MILLISECOND, MoveNetworkEvent};
@@ -198,10 +198,10 @@ impl RamMovesWorld {
     /// Whether another donor than this one is away, or does not have everything.
     fn is_degraded(&self, host: usize) -> bool {
         let client = &self.clients[self.current];
-        let standing = client.machine.members().standing();
+        let standing = client.machine.group().standing();
         (0..client.places.len()).any(|place| {
             let other = client.places[place];
-            let members = &client.machine.view().members;
+            let members = &client.machine.group().view().members;
             let is_known = members
                 .get(place)
                 .is_some_and(|member| member.incarnation == self.network.hosts[other].model.incarnation);
@@ -217,7 +217,7 @@ impl RamMovesWorld {
         let moving = client.mover.moving();
         let is_former = moving.is_some_and(|moving| moving.session.former.is_some_and(|(at, _)| at == host));
         let is_serving = client.is_alive && client.is_attached && self.network.now_us >= client.paused_until_us;
-        let is_told = client.machine.members().is_view_stored();
+        let is_told = client.machine.group().is_view_stored();
         let alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
         let is_settling = moving.is_some_and(|moving| moving.plan().stage() == Of::Settling);
         match is_donor || is_former {

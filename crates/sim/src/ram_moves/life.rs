@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use nectary_ram::format::{DonorRecord, RecordGeometry};
-use nectary_ram::mirror::{AttachRefusal, MachineIntent, MirrorError, MirrorRing};
+use nectary_ram::group::{AttachRefusal, DeviceError, MachineIntent};
+use nectary_ram::in_place::MirrorRing;
 use nectary_ram::moving::{RecordHolder, unfinished};
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
-use super::device::PolicyMachine;
+use super::device::new_machine;
 use super::network::{MILLISECOND, MoveNetworkEvent};
 use super::world::{MoveRunStage, RamMovesWorld};
 use crate::ram::blocks::BLOCK_BYTES;
@@ -15,7 +16,7 @@ use crate::ram::blocks::BLOCK_BYTES;
 impl RamMovesWorld {
     pub fn begin_client(&mut self, intent: MachineIntent, geometry: RecordGeometry, places: Vec<usize>) {
         let id = self.random.bits() | 1;
-        let machine = PolicyMachine::new(geometry, id, intent, self.now_us());
+        let machine = new_machine(geometry, id, intent, self.now_us());
         let other = self.other;
         let is_spare = |host: &usize| !places.contains(host) && Some(*host) != other;
         let spares: Vec<usize> = self.names.iter().copied().filter(is_spare).collect();
@@ -190,10 +191,10 @@ impl RamMovesWorld {
     }
 
     /// Handles the result of a user's request.
-    pub fn complete(&mut self, client: usize, id: u64, result: Result<Bytes, MirrorError>) {
+    pub fn complete(&mut self, client: usize, id: u64, result: Result<Bytes, DeviceError>) {
         let Some(pending) = self.clients[client].pending.remove(&id) else { return };
         let is_current = client == self.current;
-        let is_ended = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
+        let is_ended = matches!(result, Err(DeviceError::Superseded | DeviceError::NotAttached));
         if let Err(error) = &result
             && !is_ended
         {
@@ -220,9 +221,9 @@ impl RamMovesWorld {
         }
     }
 
-    fn failed_request(&mut self, client: usize, pending: &MoveUserOperation, error: &MirrorError) {
+    fn failed_request(&mut self, client: usize, pending: &MoveUserOperation, error: &DeviceError) {
         // Parity in place may lose what a missing donor had of unfinished stripes, when the client is lost, too.
-        if let (RedundancyPolicy::Parity, MoveUserOperation::Read { block, .. }, MirrorError::Lost { .. }) =
+        if let (RedundancyPolicy::Parity, MoveUserOperation::Read { block, .. }, DeviceError::Lost { .. }) =
             (self.policy, pending, error)
             && client > 0
         {
@@ -230,7 +231,7 @@ impl RamMovesWorld {
         }
         let is_over = matches!(self.stage, MoveRunStage::Final | MoveRunStage::Reread);
         match error {
-            MirrorError::Patience { .. } if !is_over => {}
+            DeviceError::Patience { .. } if !is_over => {}
             error => self.break_with(format!("{pending:?} of client {client} failed: {error}")),
         }
     }

@@ -7,7 +7,7 @@
 //! add methods to it or change it.
 
 use nectary_ram::format::{RecordGeometry, RecordStamp};
-use nectary_ram::mirror::{DonorRequest, MachineIntent, MirrorEvent, MirrorRequest};
+use nectary_ram::group::{DeviceRequest, DonorRequest, MachineEvent, MachineIntent};
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
@@ -164,7 +164,7 @@ impl RamMovesWorld {
             self.trace = (self.trace ^ self.now_us()).wrapping_mul(0x0100_0000_01b3);
             if self.now_us() > TIME_MAX_US {
                 let client = &self.clients[self.current];
-                let (state, stage) = (client.machine.state(), self.stage);
+                let (state, stage) = (client.machine.describe(), self.stage);
                 let moving = client.mover.moving().map(|moving| moving.plan().stage());
                 return self.break_with(format!("stuck in {stage:?}, {state}, move {moving:?}"));
             }
@@ -264,7 +264,7 @@ impl RamMovesWorld {
             return self.network.plan(state.paused_until_us, MoveNetworkEvent::Wake { client });
         }
         if wake_us <= now_us {
-            self.step(client, MirrorEvent::Time);
+            self.step(client, MachineEvent::Time);
         }
         let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
         self.network.plan(next_us, MoveNetworkEvent::Wake { client });
@@ -305,7 +305,7 @@ impl RamMovesWorld {
             62..92 => self.submit_read(client, block),
             _ => {
                 let versions = self.values.acknowledged();
-                self.hand_in(client, MoveUserOperation::Flush { versions }, MirrorRequest::Flush);
+                self.hand_in(client, MoveUserOperation::Flush { versions }, DeviceRequest::Flush);
             }
         }
     }
@@ -315,8 +315,8 @@ impl RamMovesWorld {
         let version = self.values.begin(block, number);
         let offset = block * BLOCK_BYTES as u64;
         let request = match number {
-            0 => MirrorRequest::Trim { offset, bytes: BLOCK_BYTES as u64 },
-            _ => MirrorRequest::Write { offset, data: data(number, block), force: is_forced },
+            0 => DeviceRequest::Trim { offset, bytes: BLOCK_BYTES as u64 },
+            _ => DeviceRequest::Write { offset, data: data(number, block), force: is_forced },
         };
         self.hand_in(client, MoveUserOperation::Change { block, version, is_forced }, request);
     }
@@ -328,17 +328,17 @@ impl RamMovesWorld {
 
     pub fn submit_read(&mut self, client: usize, block: u64) {
         let floor = self.values.floor(block);
-        let request = MirrorRequest::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
+        let request = DeviceRequest::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
         self.hand_in(client, MoveUserOperation::Read { block, floor }, request);
     }
 
-    fn hand_in(&mut self, client: usize, pending: MoveUserOperation, request: MirrorRequest) {
+    fn hand_in(&mut self, client: usize, pending: MoveUserOperation, request: DeviceRequest) {
         self.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;
         state.next_id += 1;
         state.pending.insert(id, pending);
-        self.step(client, MirrorEvent::Submitted { id, request });
+        self.step(client, MachineEvent::Submitted { id, request });
     }
 
     pub fn plan_submit(&mut self, client: usize) {
@@ -382,7 +382,7 @@ impl RamMovesWorld {
             MoveProcedure::Growth => {
                 self.coverage.met("growth", 1);
                 self.wants_growth = true;
-                self.step(client, MirrorEvent::Detach);
+                self.step(client, MachineEvent::Detach);
             }
             MoveProcedure::TakeOver => {
                 self.coverage.met("take-over", 1);
@@ -435,7 +435,7 @@ impl RamMovesWorld {
                     self.submit_change(self.current, block, number);
                 }
                 let versions = self.values.acknowledged();
-                self.hand_in(self.current, MoveUserOperation::Flush { versions }, MirrorRequest::Flush);
+                self.hand_in(self.current, MoveUserOperation::Flush { versions }, DeviceRequest::Flush);
             }
             MoveRunStage::Final if self.final_left == self.values.count() && client.pending.is_empty() && is_there => {
                 self.final_left += 1;
@@ -446,7 +446,7 @@ impl RamMovesWorld {
                 let current = self.current;
                 match self.random.chance(50) {
                     true => self.kill(current),
-                    false => self.step(current, MirrorEvent::Detach),
+                    false => self.step(current, MachineEvent::Detach),
                 }
             }
             MoveRunStage::Reread if is_there && client.pending.is_empty() && self.final_left == 0 => {

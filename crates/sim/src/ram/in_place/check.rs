@@ -19,7 +19,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::mirror::{AttachRefusal, Donor, DonorContent, MirrorError, MirrorPhase, OPERATIONS_MAX, merge};
+use nectary_ram::group::{AttachRefusal, DeviceError, Donor, DonorContent, OPERATIONS_MAX, merge};
+use nectary_ram::in_place::InPlacePhase;
 
 use super::InPlaceLayout;
 use crate::cache::history::CellRead;
@@ -176,7 +177,7 @@ impl RamWorld<InPlaceLayout> {
             let what = format!("{} operations under way", machine.operations());
             return self.break_with(what);
         }
-        let is_serving = matches!(machine.phase(), MirrorPhase::Resync | MirrorPhase::Open | MirrorPhase::Detaching);
+        let is_serving = matches!(machine.phase(), InPlacePhase::Resync | InPlacePhase::Open | InPlacePhase::Detaching);
         if client != self.current || !is_serving || !self.is_created {
             return;
         }
@@ -186,7 +187,7 @@ impl RamWorld<InPlaceLayout> {
         for donor in 0..self.donors.len() {
             let machine = &self.clients[client].machine;
             // A restarted donor is detected by its incarnation before anything is read from it.
-            let is_known = machine.view().members[donor].incarnation == self.donors[donor].incarnation;
+            let is_known = machine.group().view().members[donor].incarnation == self.donors[donor].incarnation;
             if !is_known {
                 continue;
             }
@@ -211,7 +212,7 @@ impl RamWorld<InPlaceLayout> {
     }
 
     /// Checks the result of a user's request.
-    pub fn judge(&mut self, client: ClientId, pending: RamUserOperation, result: Result<Bytes, MirrorError>) {
+    pub fn judge(&mut self, client: ClientId, pending: RamUserOperation, result: Result<Bytes, DeviceError>) {
         match (result, pending) {
             (Ok(data), RamUserOperation::Read { blocks, began }) => self.check_read(blocks, began, &data),
             (Ok(_), RamUserOperation::Change { place, is_write, .. }) => {
@@ -226,20 +227,20 @@ impl RamWorld<InPlaceLayout> {
             (Ok(_), RamUserOperation::Flush { .. }) => self.counts.flushes += 1,
             (Err(error), pending) => {
                 let may_be_lost = match (&error, &pending) {
-                    (MirrorError::Lost { block }, RamUserOperation::Read { blocks, began }) => {
+                    (DeviceError::Lost { block }, RamUserOperation::Read { blocks, began }) => {
                         blocks.contains(block) && self.may_find_lost(*block, *began)
                     }
                     _ => false,
                 };
                 self.coverage.met("read of a lost block failed", u64::from(may_be_lost));
                 let is_allowed = match error {
-                    MirrorError::Patience { .. } => self.stage != RamRunStage::Reread,
-                    MirrorError::Superseded | MirrorError::NotAttached => true,
-                    MirrorError::Lost { .. } => self.is_lossy || may_be_lost,
-                    MirrorError::Corrupt { .. } => {
+                    DeviceError::Patience { .. } => self.stage != RamRunStage::Reread,
+                    DeviceError::Superseded | DeviceError::NotAttached => true,
+                    DeviceError::Lost { .. } => self.is_lossy || may_be_lost,
+                    DeviceError::Corrupt { .. } => {
                         self.is_lossy || self.layout.had_lies && !self.clients[client].is_whole()
                     }
-                    MirrorError::Busy | MirrorError::Range { .. } => false,
+                    DeviceError::Busy | DeviceError::Range { .. } => false,
                 };
                 if !is_allowed {
                     self.break_with(format!("a request failed: {error}"));

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use nectary_ram::mirror::{Donor, DonorStanding, MirrorPhase, StripeLayout, lost_bytes};
+use nectary_ram::group::{Donor, DonorStanding, GroupPhase};
+use nectary_ram::in_place::{InPlacePhase, StripeLayout, lost_bytes};
 
 use super::InPlaceLayout;
 use crate::ram::blocks::{BLOCK_BYTES, number_of};
@@ -188,11 +189,12 @@ impl RamWorld<InPlaceLayout> {
     /// marked.
     pub fn note_lost(&mut self, client: ClientId) {
         let machine = &self.clients[client].machine;
-        let is_attaching = matches!(machine.phase(), MirrorPhase::Opening | MirrorPhase::Resync);
+        let is_opening = machine.group().phase() == GroupPhase::Opening;
+        let is_attaching = is_opening || machine.phase() == InPlacePhase::Resync;
         if !self.layout.geometry.is_parity() || client != self.current || !is_attaching {
             return;
         }
-        let standing = machine.standing().to_vec();
+        let standing = machine.group().standing().to_vec();
         let is_marked = |donor: Donor, stripe: u64| {
             let record = self.donors[donor].record.as_ref();
             standing[donor] == DonorStanding::Trusted && record.is_some_and(|record| record.dirty.has(stripe))

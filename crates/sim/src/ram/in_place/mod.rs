@@ -12,10 +12,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use nectary_ram::format::{RecordGeometry, RedundancyCode};
-use nectary_ram::mirror::{
-    MachineIntent, MachineTimes, MirrorConfiguration, MirrorError, MirrorMachine, MirrorPhase, MirrorRing,
-    ParityLayout, StripeLayout,
-};
+use nectary_ram::group::{DeviceError, GroupPhase, MachineIntent, MachineTimes};
+use nectary_ram::in_place::{InPlaceConfiguration, InPlaceMachine, MirrorRing, ParityLayout, StripeLayout};
 
 use self::copies::UndetectedDamage;
 use super::blocks::{BLOCK_BYTES, ChangedBlocks};
@@ -156,7 +154,7 @@ impl RamWorld<InPlaceLayout> {
 }
 
 impl SimulatedLayout for InPlaceLayout {
-    type Machine = MirrorMachine;
+    type Machine = InPlaceMachine;
 
     const FAULTS: FaultShares = &[
         (10, RamFaultKind::Cut),
@@ -178,12 +176,12 @@ impl SimulatedLayout for InPlaceLayout {
 
     fn draw_kill(random: &mut SimulationRandom) -> (KillAt, u64) {
         let (phase, steps) = match random.below(4) {
-            0 => (MirrorPhase::Survey, 6),
-            1 => (MirrorPhase::Claim, 4),
-            2 => (MirrorPhase::Opening, 3),
-            _ => (MirrorPhase::Resync, 3),
+            0 => (KillAt::Group(GroupPhase::Survey), 6),
+            1 => (KillAt::Group(GroupPhase::Claim), 4),
+            2 => (KillAt::Group(GroupPhase::Opening), 3),
+            _ => (KillAt::Resync, 3),
         };
-        (KillAt::Base(phase), 1 + random.below(steps))
+        (phase, 1 + random.below(steps))
     }
 
     fn mix(&self) -> UserMix {
@@ -205,35 +203,31 @@ impl SimulatedLayout for InPlaceLayout {
         place as u64
     }
 
-    fn machine(world: &RamWorld<Self>, client: u64, intent: MachineIntent) -> MirrorMachine {
+    fn machine(world: &RamWorld<Self>, client: u64, intent: MachineIntent) -> InPlaceMachine {
         let labels = (0..world.donors.len()).map(|donor| format!("host-{donor}")).collect();
         let times = MachineTimes { scrub_us: world.scrub_us, ..TIMES };
-        let configuration = MirrorConfiguration { geometry: world.layout.geometry, labels, client, intent, times };
-        MirrorMachine::new(configuration, world.now_us()).expect("the geometry is possible")
+        let configuration = InPlaceConfiguration { geometry: world.layout.geometry, labels, client, intent, times };
+        InPlaceMachine::new(configuration, world.now_us()).expect("the geometry is possible")
     }
 
-    fn figures(machine: &MirrorMachine) -> Vec<(&'static str, u64)> {
-        let (figures, scrub) = (machine.figures(), machine.scrub_progress());
+    fn figures(machine: &InPlaceMachine) -> Vec<(&'static str, u64)> {
+        let (group, figures) = (machine.group().figures(), machine.figures());
+        let scrub = machine.scrub_progress();
         vec![
-            ("left donor filled again", figures.rebuilt),
+            ("left donor filled again", group.rebuilt),
             ("wrong bytes repaired", figures.repaired),
-            ("another donor took the place of one", figures.replaced),
+            ("another donor took the place of one", group.replaced),
             ("all copies compared by the scrub", scrub.passes),
             ("wrong copy repaired by the scrub", scrub.repaired),
-            ("answer after another one was used", figures.late_replies),
-            ("unfenced donor's lease waited for", figures.lease_waits),
+            ("answer after another one was used", group.late_replies),
+            ("unfenced donor's lease waited for", group.lease_waits),
             ("answer held for a proof", figures.held_reads),
             ("patience lost", figures.impatient),
             ("dirty stripes resynchronised", figures.resynchronised),
             ("read answered from the other members", figures.reconstructed),
             ("block of a missing donor lost in an unfinished stripe", figures.lost_blocks),
-            ("donor comes and goes", figures.taken_back.min(figures.replayed)),
+            ("donor comes and goes", group.taken_back.min(figures.replayed)),
         ]
-    }
-
-    fn describe(machine: &MirrorMachine, donors: usize) -> String {
-        let links: Vec<_> = (0..donors).filter_map(|donor| machine.link_state(donor)).collect();
-        format!("{:?}, {:?}, {links:?}, view {:?}", machine.phase(), machine.standing(), machine.view().number())
     }
 
     fn is_believed(world: &RamWorld<Self>, donor: usize) -> bool {
@@ -252,7 +246,7 @@ impl SimulatedLayout for InPlaceLayout {
         world: &mut RamWorld<Self>,
         client: ClientId,
         of: RamUserOperation,
-        result: Result<Bytes, MirrorError>,
+        result: Result<Bytes, DeviceError>,
     ) {
         world.judge(client, of, result);
     }

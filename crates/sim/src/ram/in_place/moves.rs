@@ -5,7 +5,7 @@
 //! of `nectary-ram`), telling the donors (the machine).
 
 use nectary_ram::format::DonorRecord;
-use nectary_ram::mirror::{LinkState, MirrorEvent};
+use nectary_ram::group::{LinkState, MachineEvent};
 use nectary_ram::planted::{MirrorBug, is_planted};
 
 use super::InPlaceLayout;
@@ -28,8 +28,9 @@ impl RamWorld<InPlaceLayout> {
         let donor = self.random.below(self.donors.len() as u64) as usize;
         let (state, model) = (&self.clients[client], &self.donors[donor]);
         let is_open = self.is_whole() && state.paused_until_us <= now_us;
-        let is_there = state.machine.link_state(donor) == Some(LinkState::Claimed) && model.paused_until_us <= now_us;
-        let is_told = state.machine.is_view_stored() && self.layout.is_told;
+        let is_there =
+            state.machine.group().link_state(donor) == Some(LinkState::Claimed) && model.paused_until_us <= now_us;
+        let is_told = state.machine.group().is_view_stored() && self.layout.is_told;
         let Some(connection) = state.connections[donor].filter(|connection| self.network.is_idle(*connection)) else {
             return;
         };
@@ -62,8 +63,8 @@ impl RamWorld<InPlaceLayout> {
         self.clients[client].incarnations[donor] = incarnation;
         self.layout.former = Some((donor, std::mem::replace(&mut self.donors[donor], other)));
         self.records_changed();
-        self.step(client, MirrorEvent::Replaced { donor, incarnation });
-        self.step(client, MirrorEvent::Connected { donor, incarnation });
+        self.step(client, MachineEvent::Replaced { donor, incarnation });
+        self.step(client, MachineEvent::Connected { donor, incarnation });
     }
 
     /// The former donor has its place again, with the memory that it had.

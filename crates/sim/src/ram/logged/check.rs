@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use nectary_ram::format::slots::SlotHeader;
+use nectary_ram::group::{DeviceError, DonorContent, DonorStanding, merge};
 use nectary_ram::log::{NewestData, ParityLogPhase, STEPS_MAX};
-use nectary_ram::mirror::{DonorContent, DonorStanding, MirrorError, merge};
 
 use super::LoggedLayout;
 use super::oracle::{Memory, RecoveryOracle};
@@ -112,8 +112,8 @@ impl RamWorld<LoggedLayout> {
         }
         let believed: Vec<bool> = (0..self.donors.len())
             .map(|donor| {
-                let is_same = machine.view().members[donor].incarnation == self.donors[donor].incarnation;
-                is_same && machine.standing()[donor] == DonorStanding::Trusted
+                let is_same = machine.group().view().members[donor].incarnation == self.donors[donor].incarnation;
+                is_same && machine.group().standing()[donor] == DonorStanding::Trusted
             })
             .collect();
         self.flip_lie();
@@ -196,7 +196,7 @@ impl RamWorld<LoggedLayout> {
     }
 
     /// Checks the result of a user's request.
-    pub fn judge(&mut self, client: ClientId, pending: RamUserOperation, result: Result<Bytes, MirrorError>) {
+    pub fn judge(&mut self, client: ClientId, pending: RamUserOperation, result: Result<Bytes, DeviceError>) {
         let is_read = matches!(pending, RamUserOperation::Read { .. });
         if self.was_lost && !is_read && result.is_ok() {
             self.break_with("a change was acknowledged after the loss of two donors".to_owned());
@@ -221,12 +221,12 @@ impl RamWorld<LoggedLayout> {
             }
             (Err(error), _) => {
                 let is_allowed = match error {
-                    MirrorError::Patience { .. } => self.stage != RamRunStage::Reread,
-                    MirrorError::Superseded | MirrorError::NotAttached => true,
-                    MirrorError::Corrupt { .. } if self.layout.lies.count > 0 => true,
-                    MirrorError::Lost { .. } if self.layout.lies.is_kept && is_read => true,
-                    MirrorError::Lost { .. } | MirrorError::Corrupt { .. } => self.is_lossy,
-                    MirrorError::Busy | MirrorError::Range { .. } => false,
+                    DeviceError::Patience { .. } => self.stage != RamRunStage::Reread,
+                    DeviceError::Superseded | DeviceError::NotAttached => true,
+                    DeviceError::Corrupt { .. } if self.layout.lies.count > 0 => true,
+                    DeviceError::Lost { .. } if self.layout.lies.is_kept && is_read => true,
+                    DeviceError::Lost { .. } | DeviceError::Corrupt { .. } => self.is_lossy,
+                    DeviceError::Busy | DeviceError::Range { .. } => false,
                 };
                 if is_allowed { Ok(()) } else { Err(format!("a request failed: {error}")) }
             }

@@ -14,8 +14,8 @@ use std::ops::Range;
 use bytes::Bytes;
 use nectary_ram::format::slots::{DonorAreas, SlotShape};
 use nectary_ram::format::{FormerSize, Formers};
+use nectary_ram::group::{DeviceError, DonorRequest, DonorStanding, GroupPhase, MachineIntent, MachineTimes};
 use nectary_ram::log::{NewestData, ParityLogConfiguration, ParityLogMachine, RecoveryStage};
-use nectary_ram::mirror::{DonorRequest, DonorStanding, MachineIntent, MachineTimes, MirrorError, MirrorPhase};
 use nectary_ram::placement::{PlacementSettings, RedundancyPolicy, StaleRule};
 
 use self::lies::DonorDamage;
@@ -168,7 +168,7 @@ impl RamWorld<LoggedLayout> {
     /// Returns the number that a newly attached client found in each block; `None` if it found none.
     fn found(&self, client: ClientId) -> Vec<Option<u64>> {
         let machine = &self.clients[client].machine;
-        let is_trusted = |donor: &usize| machine.standing()[*donor] == DonorStanding::Trusted;
+        let is_trusted = |donor: &usize| machine.group().standing()[*donor] == DonorStanding::Trusted;
         let donors = (0..self.donors.len()).filter(is_trusted);
         let memory: Memory<'_> = donors.map(|donor| (donor, &self.donors[donor].memory[..])).collect();
         let LoggedLayout { shape, areas, .. } = self.layout;
@@ -199,7 +199,7 @@ impl RamWorld<LoggedLayout> {
     /// later than their answers to newer requests.
     fn slow_on_leave(&mut self, client: ClientId) {
         let is_due = self.layout.slows_on_leave && self.stage == RamRunStage::Work;
-        if !is_due || !self.clients[client].machine.standing().contains(&DonorStanding::Leaving) {
+        if !is_due || !self.clients[client].machine.group().standing().contains(&DonorStanding::Leaving) {
             return;
         }
         self.layout.slows_on_leave = false;
@@ -232,9 +232,9 @@ impl SimulatedLayout for LoggedLayout {
 
     fn draw_kill(random: &mut SimulationRandom) -> (KillAt, u64) {
         let (phase, steps) = match random.below(8) {
-            0 => (KillAt::Base(MirrorPhase::Survey), 6),
-            1 => (KillAt::Base(MirrorPhase::Claim), 4),
-            2 => (KillAt::Base(MirrorPhase::Opening), 3),
+            0 => (KillAt::Group(GroupPhase::Survey), 6),
+            1 => (KillAt::Group(GroupPhase::Claim), 4),
+            2 => (KillAt::Group(GroupPhase::Opening), 3),
             3 => (KillAt::Recovery(RecoveryStage::Heads), 3),
             4 => (KillAt::Recovery(RecoveryStage::Headers), 20),
             5 => (KillAt::Recovery(RecoveryStage::Rows), 3),
@@ -268,7 +268,7 @@ impl SimulatedLayout for LoggedLayout {
     }
 
     fn figures(machine: &ParityLogMachine) -> Vec<(&'static str, u64)> {
-        let (figures, base, scrub) = (machine.figures(), machine.base_figures(), machine.scrub_progress());
+        let (figures, base, scrub) = (machine.figures(), machine.group().figures(), machine.scrub_progress());
         vec![
             ("left donor filled again", base.rebuilt),
             ("answer held for a proof", figures.held),
@@ -289,21 +289,21 @@ impl SimulatedLayout for LoggedLayout {
     }
 
     fn describe(machine: &ParityLogMachine, donors: usize) -> String {
-        let links: Vec<_> = (0..donors).filter_map(|donor| machine.link_state(donor)).collect();
+        let links: Vec<_> = (0..donors).filter_map(|donor| machine.group().link_state(donor)).collect();
         let (steps, writes) = machine.under_way();
         format!(
             "{:?}, {:?}, {:?}, {:?}, {links:?}, view {:?}, {} operations, {steps} steps, {writes} writes",
-            machine.base_phase(),
+            machine.group().phase(),
             machine.phase(),
             machine.recovery_stage(),
-            machine.standing(),
-            machine.view().number(),
+            machine.group().standing(),
+            machine.group().view().number(),
             machine.operations(),
         )
     }
 
     fn is_believed(world: &RamWorld<Self>, donor: usize) -> bool {
-        let view = world.clients[world.current].machine.view();
+        let view = world.clients[world.current].machine.group().view();
         view.members[donor].incarnation == world.donors[donor].incarnation
     }
 
@@ -315,7 +315,7 @@ impl SimulatedLayout for LoggedLayout {
         world: &mut RamWorld<Self>,
         client: ClientId,
         of: RamUserOperation,
-        result: Result<Bytes, MirrorError>,
+        result: Result<Bytes, DeviceError>,
     ) {
         world.judge(client, of, result);
     }
