@@ -6,7 +6,7 @@
 
 use super::event::Donor;
 use super::machine::{GroupMachine, GroupPhase};
-use super::membership::DonorStanding;
+use super::standing::DonorStanding;
 
 impl GroupMachine {
     /// Finds the donors that are waited for in vain.

@@ -17,10 +17,10 @@
 use super::configuration::{CLAIM_ROUNDS_MAX, MachineIntent};
 use super::error::AttachRefusal;
 use super::event::{Donor, MachineAction};
-use super::link::{DonorLink, LinkState, MetadataContent};
+use super::link::{GroupLink, LinkState, MetadataContent};
 use super::machine::{GroupMachine, GroupPhase};
-use super::membership::DonorStanding;
 use super::merge::{DonorContent, MergedView, merge};
+use super::standing::DonorStanding;
 use crate::format::record::{COUNT_MAX, GENERATION_MAX};
 use crate::format::{FormatError, MemberState, MembershipView, RecordStamp, ViewMember};
 use crate::planted::{MirrorBug, planted};
@@ -297,7 +297,7 @@ impl GroupMachine {
                 self.membership.is_ready = true;
                 self.links.iter_mut().for_each(|link| link.is_stale = true);
             }
-            let is_told = |link: &DonorLink| link.record().is_some_and(|record| record.is_ready);
+            let is_told = |link: &GroupLink| link.record().is_some_and(|record| record.is_ready);
             if self.links.iter().all(is_told) {
                 self.membership.is_creating = false;
                 self.attached();

@@ -48,11 +48,11 @@ pub enum MachineEvent {
         /// The user's number for the request; no request in progress may have it.
         id: u64,
         /// The request.
-        request: DeviceRequest,
+        request: UserRequest,
     },
     /// Another donor takes the place of one: its memory has everything that the former one has, and its record says
     /// that this client is the owner. The connection to the former one is gone; the next one is to the other donor.
-    /// [`Machine::may_replace`](super::Machine::may_replace) says whether this may happen now. The former one must be kept
+    /// [`GroupMachine::may_replace`](super::GroupMachine::may_replace) says whether this may happen now. The former one must be kept
     /// until the other one serves and all were told, as [`MachineAction::Restore`] may give it the place back.
     Replaced {
         /// Which place.
@@ -64,13 +64,13 @@ pub enum MachineEvent {
     Scrub,
     /// The user wants to detach. Operations under way are finished first.
     Detach,
-    /// Time has passed: [`Machine::wake_at`](super::Machine::wake_at) is reached.
+    /// Time has passed: [`GroupMachine::wake_at`](super::GroupMachine::wake_at) is reached.
     Time,
 }
 
 /// A request of the device's user. *Units*: bytes, multiples of the block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeviceRequest {
+pub enum UserRequest {
     /// Read.
     Read {
         /// The first byte.
@@ -125,7 +125,7 @@ pub enum MachineAction {
         donor: Donor,
     },
     /// Another donor that took a place gives it back: close the connection to it, and connect to the former one, whose
-    /// memory was left as it was. See [`MachineEvent::ReplacedDonor`].
+    /// memory was left as it was. See [`MachineEvent::Replaced`].
     Restore {
         /// The place.
         donor: Donor,

@@ -65,7 +65,7 @@ pub(super) enum MetadataContent {
 
 /// The connection to one donor.
 #[derive(Debug)]
-pub(super) struct DonorLink {
+pub(super) struct GroupLink {
     pub state: LinkState,
     pub incarnation: u64,
     /// The time since when the donor has not served this client.
@@ -92,9 +92,9 @@ pub(super) struct DonorLink {
     pub left_us: Moment,
 }
 
-impl DonorLink {
-    pub fn new(now_us: Moment) -> DonorLink {
-        DonorLink {
+impl GroupLink {
+    pub fn new(now_us: Moment) -> GroupLink {
+        GroupLink {
             state: LinkState::Down,
             incarnation: 0,
             down_since_us: now_us,

@@ -13,8 +13,8 @@ use super::configuration::{GroupConfiguration, MachineTimes};
 use super::error::AttachRefusal;
 use super::event::{Donor, DonorReply, DonorRequest, MachineAction, MachineEvent, Moment, RequestId};
 use super::figures::GroupFigures;
-use super::link::{DonorLink, LinkState, MetadataContent, OutstandingPurpose, OutstandingRequest};
-use super::membership::{DonorMembership, DonorStanding};
+use super::link::{GroupLink, LinkState, MetadataContent, OutstandingPurpose, OutstandingRequest};
+use super::standing::{DonorMembership, DonorStanding};
 use crate::format::{MembershipView, RecordGeometry, RecordStamp, StripeSet};
 
 /// After this many ticks' time without an event, the process must have been stopped.
@@ -62,7 +62,7 @@ pub struct GroupMachine {
     pub(super) phase_until_us: Moment,
     pub(super) claim_rounds: u32,
     pub(super) generation: u64,
-    pub(super) links: Vec<DonorLink>,
+    pub(super) links: Vec<GroupLink>,
     pub(super) membership: DonorMembership,
     /// The stripes whose marks the donors have to store.
     pub(super) marked: StripeSet,
@@ -95,7 +95,7 @@ impl GroupMachine {
             phase_until_us: now_us + configuration.times.survey_us,
             claim_rounds: 0,
             generation: 0,
-            links: (0..geometry.members).map(|_| DonorLink::new(now_us)).collect(),
+            links: (0..geometry.members).map(|_| GroupLink::new(now_us)).collect(),
             membership: DonorMembership::new(&geometry),
             marked: StripeSet::none(geometry.stripes()),
             has_changed: false,
@@ -420,7 +420,7 @@ impl GroupMachine {
     /// this since. Answers from the client's memory need this proof: a donor refuses requests of a client that was
     /// replaced, but the memory cannot.
     pub(crate) fn is_proven_since(&self, began_us: Moment) -> bool {
-        let is_fresh = |(donor, link): (usize, &DonorLink)| {
+        let is_fresh = |(donor, link): (usize, &GroupLink)| {
             let is_trusted = self.membership.standing[donor] == DonorStanding::Trusted;
             is_trusted && link.proof_us.is_some_and(|proof_us| proof_us >= began_us)
         };

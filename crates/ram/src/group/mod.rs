@@ -29,6 +29,7 @@
 //! | `machine` | events, requests and replies, proofs that no other client has the device |
 //! | `attach` | attaching, fencing, detaching |
 //! | `merge` | the conclusion from the donors' records |
+//! | `standing` | which donors are trusted, as data |
 //! | `membership` | leaving a donor, taking it back, another one in its place |
 //! | `absence` | donors that are waited for in vain |
 //! | `link` | the connection to one donor |
@@ -45,6 +46,7 @@ pub(crate) mod locks;
 mod machine;
 mod membership;
 mod merge;
+mod standing;
 
 pub(crate) use configuration::GroupConfiguration;
 pub use configuration::{
@@ -52,10 +54,10 @@ pub use configuration::{
     TROUBLES_MAX,
 };
 pub use error::{AttachRefusal, DeviceError};
-pub use event::{DeviceRequest, Donor, DonorReply, DonorRequest, MachineAction, MachineEvent, Moment, RequestId};
+pub use event::{Donor, DonorReply, DonorRequest, MachineAction, MachineEvent, Moment, RequestId, UserRequest};
 pub use figures::GroupFigures;
 pub use link::LinkState;
 pub(crate) use machine::GroupNews;
 pub use machine::{GroupMachine, GroupPhase};
-pub use membership::DonorStanding;
 pub use merge::{DonorContent, MergedView, merge};
+pub use standing::DonorStanding;

@@ -3,7 +3,7 @@
 //! Owns: the configuration. Promises: a machine can serve every configuration
 //! that passes `check`.
 
-use super::layout::MirrorRing;
+use super::layout::RowLayout;
 use crate::format::RecordGeometry;
 use crate::group::{AttachRefusal, MachineIntent, MachineTimes};
 
@@ -23,21 +23,21 @@ pub struct InPlaceConfiguration {
 }
 
 impl InPlaceConfiguration {
-    /// Checks the geometry, and that the two copies of a block, or all members of a stripe, are on donors with
+    /// Checks the geometry, and that all members of a stripe are on donors with
     /// different labels.
     ///
     /// *Errors*: [`AttachRefusal::RecordGeometry`], [`AttachRefusal::SameLabel`].
     pub fn check(&self) -> Result<(), AttachRefusal> {
         self.geometry.check()?;
-        if self.geometry.is_parity() {
-            let donors = 0..usize::from(self.geometry.members);
-            let mut pairs = donors.clone().flat_map(|second| (0..second).map(move |first| (first, second)));
-            return pairs.try_for_each(|(first, second)| self.check_pair(first, second));
-        }
-        let ring = MirrorRing::new(&self.geometry);
+        let rows = RowLayout::new(&self.geometry);
         for stripe in 0..u64::from(self.geometry.members).min(self.geometry.stripes()) {
-            let [first, second] = ring.places(stripe).map(|place| place.donor);
-            self.check_pair(first, second)?;
+            let mut donors: Vec<usize> = rows.donors(stripe).collect();
+            if !rows.is_mirror() {
+                donors.sort_unstable();
+            }
+            for (at, second) in donors.iter().enumerate() {
+                donors[..at].iter().try_for_each(|first| self.check_pair(*first, *second))?;
+            }
         }
         Ok(())
     }

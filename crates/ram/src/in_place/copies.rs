@@ -5,7 +5,7 @@
 //! uses it, and afterwards its copies are equal. Leaves to others: the decision to fill a donor (`membership`).
 //!
 //! A rebuild has no second source. If a block does not match its checksum for as long as a user's request would wait, it
-//! becomes lost, as in `parity/lost`, and the rebuild goes on.
+//! becomes lost, as in `lost`, and the rebuild goes on.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,24 +14,10 @@ use bytes::Bytes;
 
 use super::machine::{InPlaceMachine, InPlacePhase, InPlaceRequest};
 use super::operation::{CopyReason, DonorPiece, InPlaceOperation, InPlaceWork, PartState, StripePiece};
-use super::parity::lost::lost_bytes;
-use crate::format::{RecordGeometry, StripeSet};
-use crate::group::{COPIES_MAX, DeviceError, Donor, DonorRequest, DonorStanding, Moment, REPAIRS_MAX};
+use super::progress::DonorRebuild;
+use crate::format::StripeSet;
+use crate::group::{COPIES_MAX, DeviceError, Donor, DonorRequest, DonorStanding, REPAIRS_MAX};
 use crate::planted::{MirrorBug, planted};
-
-/// The progress of filling a donor.
-#[derive(Debug)]
-pub(super) struct DonorRebuild {
-    pub donor: Donor,
-    /// The epoch in which the filling began.
-    pub joined: u64,
-    /// The stripes that the donor has.
-    pub copied: StripeSet,
-    /// Stripes whose sources return wrong bytes, and since when.
-    pub wrong_since_us: BTreeMap<u64, Moment>,
-    /// No copy of a stripe from this one on has begun.
-    pub next: u64,
-}
 
 impl InPlaceMachine {
     /// Returns the donor that is being filled, the number of stripes that it has, and the number that it must get.
@@ -58,20 +44,10 @@ impl InPlaceMachine {
         self.operations.values().filter(is_wanted).count()
     }
 
-    /// Returns the blocks of a stripe; with parity, those of its first member, which stand for all its columns.
-    fn blocks_of(&self, stripe: u64) -> Range<u64> {
-        let geometry = &self.group.geometry();
-        if geometry.is_parity() {
-            return self.first_member(stripe);
-        }
-        let first = stripe * geometry.stripe_blocks();
-        first..(first + geometry.stripe_blocks()).min(geometry.blocks())
-    }
-
     fn begin_copy(&mut self, to: Donor, why: CopyReason, blocks: Range<u64>) {
         let work = InPlaceWork::Copy { to, why };
         let operation = InPlaceOperation::new(None, work, blocks.clone(), &self.group.geometry(), self.group.now_us());
-        let locked = if self.group.geometry().is_parity() { self.rows.locked(&blocks) } else { blocks };
+        let locked = self.rows.locked(&blocks);
         let locked = if planted(MirrorBug::RebuildUnlocked) { 0..0 } else { locked };
         self.begin(operation, locked, true);
     }
@@ -85,7 +61,7 @@ impl InPlaceMachine {
                 && let Some(stripe) = self.resync.pop()
             {
                 match self.resync_to(stripe) {
-                    Some(donor) => self.begin_copy(donor, CopyReason::Resync, self.blocks_of(stripe)),
+                    Some(donor) => self.begin_copy(donor, CopyReason::Resync, self.first_member(stripe)),
                     None => self.dirty.end(stripe, self.group.now_us()),
                 }
             }
@@ -114,7 +90,7 @@ impl InPlaceMachine {
                 rebuild.next += 1;
             }
             if is_due {
-                self.begin_copy(donor, CopyReason::Rebuild, self.blocks_of(stripe));
+                self.begin_copy(donor, CopyReason::Rebuild, self.first_member(stripe));
             }
         }
         if (0..stripes).all(|stripe| !self.is_on(stripe, donor) || self.is_copied(donor, stripe)) {
@@ -165,13 +141,9 @@ impl InPlaceMachine {
             return self.stop_copy(number, operation, to);
         }
         let piece = &mut operation.pieces[0];
-        let is_possible = match self.group.geometry().is_parity() {
-            true => self.ask_copy_of_member(number, piece, to, why),
-            false => self.ask(number, piece, 0, Some(to)).is_ok(),
-        };
-        let may_go_on = is_possible
+        let may_go_on = self.ask_copy_of_member(number, piece, to, why)
             || why == CopyReason::Rebuild && self.give_up_wrong_blocks(&mut operation, to)
-            || why == CopyReason::Resync && self.take_other_copy(number, &mut operation.pieces[0]);
+            || why == CopyReason::Resync && self.take_other_copy(number, &mut operation.pieces[0], to);
         if !may_go_on {
             return self.end_copy(number, operation, false);
         }
@@ -193,31 +165,6 @@ impl InPlaceMachine {
         self.operations.insert(number, operation);
     }
 
-    /// Makes the copies of a mirror equal after a crash although the one that is copied has damaged blocks: the other one
-    /// is copied. If both have some, each block comes from the copy in which it is not damaged, and stays so if it is in
-    /// both. *Returns* whether the copy can go on.
-    fn take_other_copy(&mut self, number: u64, piece: &mut StripePiece) -> bool {
-        if self.group.geometry().is_parity() || piece.wrong.is_empty() {
-            return false;
-        }
-        if self.ask(number, piece, 0, None).is_ok() {
-            return true;
-        }
-        let size = self.group.geometry().block_bytes as usize;
-        let whole = (piece.blocks.end - piece.blocks.start) as usize * size;
-        let copies: Vec<&Bytes> = piece.doubted.values().filter(|data| data.len() == whole).collect();
-        let [one, two] = copies[..] else { return false };
-        let mut data = one.to_vec();
-        let both = data.chunks_mut(size).zip(two.chunks(size));
-        for (block, (bytes, other)) in piece.blocks.clone().zip(both) {
-            if self.checksums.is_right(block, bytes) == Some(false) {
-                bytes.copy_from_slice(other);
-            }
-        }
-        piece.data = Some(data.into());
-        true
-    }
-
     /// Stops a copy. What another donor than its target is about to store is waited for.
     fn stop_copy(&mut self, number: u64, mut operation: InPlaceOperation, to: Donor) {
         for part in operation.parts.iter_mut().filter(|part| part.donor == to || part.state == PartState::Unsent) {
@@ -237,31 +184,11 @@ impl InPlaceMachine {
     /// Gives up the blocks of a stripe that a source returns wrong, if it has done so for `patience`: they are lost, on
     /// every donor. *Returns* whether the copy can go on.
     fn give_up_wrong_blocks(&mut self, operation: &mut InPlaceOperation, to: Donor) -> bool {
-        let (piece, is_parity) = (&operation.pieces[0], self.group.geometry().is_parity());
-        let is_wrong = !piece.doubted.is_empty() || is_parity && piece.read.len() == self.rows.parity();
+        let piece = &operation.pieces[0];
+        let is_wrong = !piece.doubted.is_empty() || piece.read.len() == self.rows.parity();
         let Some(rebuild) = self.rebuild.as_mut().filter(|_| is_wrong) else { return false };
         let since_us = *rebuild.wrong_since_us.entry(piece.stripe).or_insert(self.group.now_us());
-        if self.group.now_us() < since_us + self.group.patience_us() {
-            return false;
-        }
-        if is_parity {
-            return self.give_up_columns(operation, to);
-        }
-        let RecordGeometry { device, block_bytes, .. } = self.group.geometry();
-        let (size, piece) = (block_bytes as usize, &mut operation.pieces[0]);
-        let whole = (piece.blocks.end - piece.blocks.start) as usize * size;
-        let found = piece.doubted.iter().find(|(_, data)| data.len() == whole);
-        let Some((source, mut data)) = found.map(|(source, data)| (*source, data.to_vec())) else { return false };
-        for (block, bytes) in piece.blocks.clone().zip(data.chunks_mut(size)) {
-            if self.checksums.is_right(block, bytes) == Some(false) {
-                bytes.copy_from_slice(&lost_bytes(&device, block, size));
-                self.checksums.wrote(block, bytes);
-                self.figures.lost_blocks += 1;
-            }
-        }
-        piece.data = Some(data.into());
-        operation.parts = [to, source].map(|donor| DonorPiece { donor, piece: 0, state: PartState::Unsent }).to_vec();
-        true
+        self.group.now_us() >= since_us + self.group.patience_us() && self.give_up_columns(operation, to)
     }
 
     /// Overwrites the blocks of a piece that a donor returned wrong, in ranges. What the client has not written is not

@@ -2,8 +2,6 @@
 //!
 //! Owns: the group, the requests of operations and what each is for, and the order in which the parts of the machine act.
 //! Promises: after each event, all actions that follow from it are listed.
-//!
-//! *Circle*: the parts of the machine are methods of [`InPlaceMachine`] and share its fields; each duty has a file.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -12,17 +10,15 @@ use bytes::Bytes;
 
 use super::checksums::BlockChecksums;
 use super::configuration::InPlaceConfiguration;
-use super::copies::DonorRebuild;
 use super::dirty::DirtyStripes;
 use super::figures::InPlaceFigures;
-use super::layout::{MirrorRing, markers};
+use super::layout::{RowLayout, markers};
 use super::operation::{InPlaceOperation, InPlaceWork, PartState};
-use super::parity::rows::{MachineSizes, ParityLayout};
-use super::scrub::CopyScrubStep;
+use super::progress::{CopyScrubStep, DonorRebuild};
 use crate::group::locks::OperationLocks;
 use crate::group::{
-    AttachRefusal, DeviceError, DeviceRequest, Donor, DonorRequest, DonorStanding, GroupConfiguration, GroupMachine,
-    GroupNews, GroupPhase, MachineAction, MachineEvent, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, RequestId,
+    AttachRefusal, DeviceError, Donor, DonorRequest, DonorStanding, GroupConfiguration, GroupMachine, GroupNews,
+    GroupPhase, MachineAction, MachineEvent, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, RequestId, UserRequest,
 };
 use crate::planted::{MirrorBug, planted};
 use crate::scrub::Scrub;
@@ -55,8 +51,7 @@ pub(super) enum InPlaceRequest {
 #[derive(Debug)]
 pub struct InPlaceMachine {
     pub(super) group: GroupMachine,
-    pub(super) ring: MirrorRing,
-    pub(super) rows: ParityLayout,
+    pub(super) rows: RowLayout,
     pub(super) phase: InPlacePhase,
     /// When detaching ends at the latest.
     detached_by_us: Moment,
@@ -91,11 +86,14 @@ impl InPlaceMachine {
     pub fn new(configuration: InPlaceConfiguration, now_us: Moment) -> Result<InPlaceMachine, AttachRefusal> {
         configuration.check()?;
         let InPlaceConfiguration { geometry, client, intent, times, .. } = configuration;
-        let MachineSizes { checked_blocks, scrub_unit_bytes, scrub_units } = MachineSizes::new(&geometry);
+        let rows = RowLayout::new(&geometry);
+        let (columns, data_members) = (rows.columns(), rows.parity() as u64);
+        // The two copies of a mirror's block have one checksum.
+        let checked_blocks = if rows.is_mirror() { columns } else { columns * (data_members + 1) };
+        let column_bytes = u64::from(geometry.block_bytes) * data_members;
         Ok(InPlaceMachine {
             group: GroupMachine::new(GroupConfiguration { geometry, markers, client, intent, times }, now_us)?,
-            ring: MirrorRing::new(&geometry),
-            rows: ParityLayout::new(&geometry),
+            rows,
             phase: InPlacePhase::Attaching,
             detached_by_us: Moment::MAX,
             operations: BTreeMap::new(),
@@ -103,7 +101,7 @@ impl InPlaceMachine {
             next_operation: 1,
             dirty: DirtyStripes::default(),
             checksums: BlockChecksums::new(checked_blocks, geometry.block_bytes),
-            scrub: Scrub::new(&times, scrub_unit_bytes, scrub_units, now_us),
+            scrub: Scrub::new(&times, column_bytes, columns, now_us),
             scrub_step: None,
             resync: Vec::new(),
             rebuild: None,
@@ -251,7 +249,7 @@ impl InPlaceMachine {
         match (what, data) {
             (InPlaceRequest::Part { operation, part, .. }, None) => self.part_done(operation, part),
             (InPlaceRequest::Piece { operation, piece, donor }, Some(data)) => {
-                self.piece_read(operation, piece, donor, tag, data);
+                self.member_read(operation, piece, donor, tag, data);
             }
             (InPlaceRequest::Part { donor, .. } | InPlaceRequest::Piece { donor, .. }, _) => {
                 self.dropped(tag, what);
@@ -330,22 +328,22 @@ impl InPlaceMachine {
         }
     }
 
-    fn submitted(&mut self, id: u64, request: DeviceRequest) {
+    fn submitted(&mut self, id: u64, request: UserRequest) {
         let refused = match self.phase {
             InPlacePhase::Open if self.operations.len() >= OPERATIONS_MAX => Some(DeviceError::Busy),
             InPlacePhase::Open => None,
             _ => Some(DeviceError::NotAttached),
         };
         let (offset, bytes, work) = match request {
-            DeviceRequest::Read { offset, bytes } => (offset, bytes, InPlaceWork::Read),
-            DeviceRequest::Write { offset, data, force } => {
+            UserRequest::Read { offset, bytes } => (offset, bytes, InPlaceWork::Read),
+            UserRequest::Write { offset, data, force } => {
                 (offset, data.len() as u64, InPlaceWork::Write { data, is_forced: force })
             }
-            DeviceRequest::WriteZeroes { offset, bytes, force } => {
+            UserRequest::WriteZeroes { offset, bytes, force } => {
                 (offset, bytes, InPlaceWork::Zeroes { is_forced: force })
             }
-            DeviceRequest::Trim { offset, bytes } => (offset, bytes, InPlaceWork::Trim),
-            DeviceRequest::Flush => return self.flushed(id, refused),
+            UserRequest::Trim { offset, bytes } => (offset, bytes, InPlaceWork::Trim),
+            UserRequest::Flush => return self.flushed(id, refused),
         };
         let geometry = self.group.geometry();
         let block = u64::from(geometry.block_bytes);
@@ -437,15 +435,12 @@ impl InPlaceMachine {
             self.lose_patience(number);
         }
         let Some(operation) = self.operations.remove(&number) else { return };
-        let is_parity = self.group.geometry().is_parity();
         match operation.work {
             InPlaceWork::Read => self.drive_read(number, operation),
             InPlaceWork::Copy { to, why } => self.drive_copy(number, operation, to, why),
-            InPlaceWork::Scrub if is_parity => self.drive_row_scrub(number, operation),
             InPlaceWork::Scrub => self.drive_scrub(number, operation),
-            _ if is_parity => self.drive_row_change(number, operation),
             InPlaceWork::Write { .. } | InPlaceWork::Zeroes { .. } | InPlaceWork::Trim => {
-                self.drive_change(number, operation)
+                self.drive_row_change(number, operation)
             }
         }
     }

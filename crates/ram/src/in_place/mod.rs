@@ -1,5 +1,5 @@
-//! The client of a network RAM disk that is changed in place, as a state machine without I/O: each block on two donors,
-//! or with parity (`parity` says what differs then).
+//! The client of a network RAM disk that is changed in place, as a state machine without I/O: stripes of data members and
+//! a parity, which is a copy if there is one data member (a mirror).
 //!
 //! Owns: the donors of each block, the order of overlapping operations, marks of stripes whose copies may differ,
 //! checksums. Promises: the invariants below. Leaves to others: the donors (`group`), connections, clocks, random numbers
@@ -36,9 +36,33 @@
 //!    received is sent again on each new connection until every trusted copy has it, even after the user was told that
 //!    it failed.
 //! 4. A read is answered only if no other client can have begun to change the device.
+//! 5. If no change of a stripe is in progress, the XOR of all its members is zero, donors that are not trusted counting
+//!    as what the others yield. So one member of each stripe may be missing.
+//! 6. Changes of the same columns wait for each other, even if their blocks differ, because they change the same
+//!    parity.
+//! 7. The new parity of a row is computed before anything is sent, and is sent together with the data. Whichever donors
+//!    are left meanwhile, it stays the right one.
+//! 8. A stripe is changed only while both its markers that are not left have stored its mark. So after a crash of the
+//!    client, one present donor knows every stripe whose parity may be wrong. If all its donors are there, its parity is
+//!    computed again. If one is missing, the only copy of a mirror counts; what a member of parity had cannot be known:
+//!    `lost`.
 //!
-//! *Cost*: a read is one request, a write is two; two small requests more if the stripe was not marked.
+//! | file | what is in it |
+//! |---|---|
+//! | `layout` | which donor has what, and how ranges are cut |
+//! | `access` | which copies may be read, and which have to be changed |
+//! | `members` | reading the members of a stripe |
+//! | `reads`, `changes` | a user's read, and a user's change |
+//! | `copies`, `sources` | copies after a crash, to a donor that is filled and over wrong bytes, and what they are computed from |
+//! | `scrub` | the comparison of all members |
+//! | `lost` | the bytes that stand for a lost block |
+//! | `dirty`, `checksums`, `operation` | marks, checksums, operations in progress |
+//!
+//! *Cost*: a read is one request. A write to a mirror is two. With more data members, a write of less than a row is two
+//! reads and two writes for one block, or fewer if the other members are fewer to read; a write of all data members reads
+//! nothing. If the stripe was not marked, two small requests more.
 
+mod access;
 #[cfg(test)]
 #[path = "machine/attaching.rs"]
 mod attaching;
@@ -61,22 +85,26 @@ mod figures;
 #[path = "machine/late.rs"]
 mod late;
 mod layout;
+mod lost;
 mod machine;
+mod members;
 #[cfg(test)]
 #[path = "machine/moves.rs"]
 mod moves;
 mod operation;
-pub(crate) mod parity;
+#[cfg(test)]
+#[path = "machine/parity.rs"]
+mod parity;
+mod progress;
 mod reads;
 mod scrub;
-mod standing;
+mod sources;
 
 pub use configuration::InPlaceConfiguration;
 pub use figures::InPlaceFigures;
-pub use layout::{MirrorRing, StripeCopy, StripeLayout};
+pub use layout::RowLayout;
+pub use lost::{is_lost, lost_bytes};
 pub use machine::{InPlaceMachine, InPlacePhase};
-pub use parity::lost::{is_lost, lost_bytes};
-pub use parity::rows::ParityLayout;
 
 #[cfg(test)]
 #[path = "machine/returning.rs"]

@@ -38,8 +38,7 @@ pub(super) enum InPlaceWork {
         to: Donor,
         why: CopyReason,
     },
-    /// Compares the two copies of a range; the first two pieces are these copies. With parity, the first piece is a
-    /// row, whose members are compared.
+    /// Compares all members of a row, the first piece.
     Scrub,
 }
 
@@ -68,11 +67,11 @@ pub(super) struct StripePiece {
     pub wrong: Vec<Donor>,
     /// What they returned.
     pub doubted: BTreeMap<Donor, Bytes>,
-    /// The data that was read or has to be written. Of a change with parity, the new parity; empty: zeroes, or none.
+    /// The data that was read or has to be written. Of a change, the new parity; empty: zeroes, or none.
     pub data: Option<Bytes>,
-    /// With parity: the data members of a row; `blocks` are those of the first one.
+    /// The data members of a row; `blocks` are those of the first one.
     pub members: Range<usize>,
-    /// With parity: what was read of each member of the row.
+    /// What was read of each member of the row.
     pub read: BTreeMap<usize, Bytes>,
     /// With parity: whether the members that were read do not yield the right bytes.
     pub is_unsolvable: bool,

@@ -1,24 +1,20 @@
-//! Reads: which copy is asked, and when the answer may be given.
+//! Reads: which member is asked, and when the answer may be given.
 //!
-//! Owns: the choice of the copy, the second request when the first is late, the comparison with the checksum, and the
-//! proof that no other client has the device. Promises: if the checksum of a block is known, bytes that do not match it
-//! are never returned.
+//! Owns: the choice of the copy, or between a member and all others; the second request when the first is late, and the
+//! proof that no other client has the device. Promises: a read never waits for one late donor if the others answer.
 
-use bytes::Bytes;
-
-use super::layout::StripeCopy;
-use super::machine::{InPlaceMachine, InPlaceRequest};
-use super::operation::{CopyReason, InPlaceOperation, InPlaceWork, PieceRequest, StripePiece};
-use crate::group::{DeviceError, Donor, DonorRequest, RequestId};
+use super::machine::InPlaceMachine;
+use super::operation::{InPlaceOperation, PieceRequest, StripePiece};
+use crate::group::{DeviceError, Donor};
 
 impl InPlaceMachine {
     pub(super) fn drive_read(&mut self, number: u64, mut operation: InPlaceOperation) {
         let mut at = 0;
         while at < operation.pieces.len() {
             let piece = &mut operation.pieces[at];
-            let asked = match self.group.geometry().is_parity() {
-                true => self.ask_piece(number, piece, at),
-                false => self.ask(number, piece, at, None),
+            let asked = match self.rows.is_mirror() {
+                true => self.ask_either(number, piece, at),
+                false => self.ask_piece(number, piece, at),
             };
             match asked {
                 Ok(()) => at += 1,
@@ -48,101 +44,93 @@ impl InPlaceMachine {
         self.finish(number, operation, Ok(data));
     }
 
-    /// Requests a piece that has no data yet from a copy, or from a second one if the first is late.
+    /// Requests the member of a piece that has no data yet, or all other members if it is late, wrong or missing.
+    ///
+    /// *Errors*: neither can be read.
+    pub(super) fn ask_piece(&mut self, number: u64, piece: &mut StripePiece, at: usize) -> Result<(), DeviceError> {
+        if piece.data.is_some() {
+            return Ok(());
+        }
+        let member = piece.members.start;
+        let others: Vec<usize> = (0..=self.rows.parity()).filter(|other| *other != member).collect();
+        if let Some(data) = piece.read.get(&member) {
+            piece.data = Some(data.clone());
+            return Ok(());
+        }
+        if !piece.is_unsolvable && others.iter().all(|other| piece.read.contains_key(other)) {
+            let sum = self.sum(piece, member);
+            if self.fits(piece, member, &sum) {
+                piece.data = Some(sum.into());
+                self.figures.reconstructed += 1;
+                return Ok(());
+            }
+            piece.is_unsolvable = true;
+        }
+        let is_direct = self.may_read(piece, member);
+        let may_solve = !piece.is_unsolvable && others.iter().all(|other| self.may_use(piece, *other));
+        if !is_direct && !may_solve {
+            let block = piece.blocks.start;
+            return Err(match piece.wrong.is_empty() && !piece.is_unsolvable {
+                true => DeviceError::Lost { block },
+                false => DeviceError::Corrupt { block },
+            });
+        }
+        let donor = self.rows.donor(piece.stripe, member);
+        let suspect_us = self.group.times().suspect_us;
+        let is_late = |asked: &PieceRequest| asked.donor == donor && asked.sent_us + suspect_us <= self.group.now_us();
+        let is_slow = !self.group.is_claimed(donor) || self.group.is_suspect(donor);
+        let needs_others = !is_direct || is_slow || piece.asked.iter().any(is_late);
+        if is_direct {
+            self.ask_member(number, piece, at, member);
+        }
+        if needs_others && may_solve {
+            let is_hedged = piece.asked.iter().any(|asked| asked.donor == donor);
+            let mut is_sent = false;
+            for other in others {
+                is_sent |= self.ask_member(number, piece, at, other);
+            }
+            self.figures.hedged += u64::from(is_hedged && is_sent);
+        }
+        Ok(())
+    }
+
+    /// Requests a piece of a mirror that has no data yet from the copy with less to do, or from the other one if the
+    /// first is late.
     ///
     /// *Errors*: no copy is left that could have the data.
-    pub(super) fn ask(
-        &mut self,
-        number: u64,
-        piece: &mut StripePiece,
-        at: usize,
-        except: Option<Donor>,
-    ) -> Result<(), DeviceError> {
+    fn ask_either(&mut self, number: u64, piece: &mut StripePiece, at: usize) -> Result<(), DeviceError> {
         let suspect_us = self.group.times().suspect_us;
         let is_late = |asked: &PieceRequest| asked.sent_us + suspect_us <= self.group.now_us();
+        if piece.data.is_none() {
+            piece.data = piece.read.values().next().cloned();
+        }
         if piece.data.is_some() || !piece.asked.iter().all(is_late) {
             return Ok(());
         }
-        let places = self.ring.places(piece.stripe);
-        let may_have = |place: &&StripeCopy| {
-            Some(place.donor) != except
-                && self.is_readable(place.donor, piece.stripe)
-                && !piece.wrong.contains(&place.donor)
-        };
-        if !places.iter().any(|place| may_have(&place)) {
+        let may_read: Vec<usize> = (0..=1).filter(|member| self.may_read(piece, *member)).collect();
+        if may_read.is_empty() {
             let block = piece.blocks.start;
             return Err(match piece.wrong.is_empty() {
                 true => DeviceError::Lost { block },
                 false => DeviceError::Corrupt { block },
             });
         }
-        let is_free = |place: &&StripeCopy| {
-            self.group.is_claimed(place.donor) && !piece.asked.iter().any(|asked| asked.donor == place.donor)
+        let donor = |member: usize| self.rows.donor(piece.stripe, member);
+        let is_free = |member: &usize| {
+            let donor = donor(*member);
+            self.group.is_claimed(donor) && !piece.asked.iter().any(|asked| asked.donor == donor)
         };
-        let load = |place: &&StripeCopy| (self.group.is_suspect(place.donor), self.group.load(place.donor));
-        let Some(place) = places.iter().filter(may_have).filter(is_free).min_by_key(load).copied() else {
-            return Ok(());
-        };
-        let offset = self.offset(place, piece);
-        let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.group.geometry().block_bytes);
-        if !piece.asked.is_empty() {
-            self.figures.hedged += 1;
+        let load = |member: &usize| (self.group.is_suspect(donor(*member)), self.group.load(donor(*member)));
+        if let Some(member) = may_read.into_iter().filter(is_free).min_by_key(load) {
+            self.figures.hedged += u64::from(!piece.asked.is_empty());
+            self.ask_member(number, piece, at, member);
         }
-        let purpose = InPlaceRequest::Piece { operation: number, piece: at, donor: place.donor };
-        let request = self.ask_donor(place.donor, purpose, DonorRequest::Read { offset, bytes });
-        piece.asked.push(PieceRequest { donor: place.donor, request, sent_us: self.group.now_us() });
         Ok(())
-    }
-
-    /// Returns the offset of a piece on a donor.
-    pub(super) fn offset(&self, place: StripeCopy, piece: &StripePiece) -> u64 {
-        let geometry = &self.group.geometry();
-        let inside = piece.blocks.start - piece.stripe * geometry.stripe_blocks();
-        place.offset + inside * u64::from(geometry.block_bytes)
     }
 
     /// Returns the offset of a piece on a donor that has it.
     pub(super) fn offset_on(&self, donor: Donor, piece: &StripePiece) -> Option<u64> {
-        if self.group.geometry().is_parity() {
-            return Some(self.rows.offset(self.columns(piece).start));
-        }
-        let place = self.ring.places(piece.stripe).into_iter().find(|place| place.donor == donor)?;
-        Some(self.offset(place, piece))
-    }
-
-    pub(super) fn piece_read(&mut self, number: u64, at: usize, donor: Donor, request: RequestId, data: Bytes) {
-        if self.group.geometry().is_parity() {
-            return self.member_read(number, at, donor, request, data);
-        }
-        let Some(operation) = self.operations.get_mut(&number) else {
-            self.group.note_late_reply();
-            return;
-        };
-        let piece = &mut operation.pieces[at];
-        if !piece.answered(request) {
-            self.group.note_late_reply();
-            return;
-        }
-        let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.group.geometry().block_bytes);
-        // The scrub compares the bytes itself.
-        let is_right = matches!(operation.work, InPlaceWork::Scrub) || self.checksums.fits(piece.blocks.start, &data);
-        if data.len() as u64 == bytes && is_right {
-            piece.data = Some(data);
-        } else {
-            let (stripe, work) = (piece.stripe, operation.work.clone());
-            piece.wrong.push(donor);
-            piece.doubted.insert(donor, data);
-            self.note_wrong(donor, stripe, &work);
-        }
-        self.ready.insert(number);
-    }
-
-    /// Counts a wrong answer. A rebuild asks again and again for a stripe whose only source is wrong; that counts once.
-    pub(super) fn note_wrong(&mut self, donor: Donor, stripe: u64, work: &InPlaceWork) {
-        let is_rebuild = matches!(work, InPlaceWork::Copy { why: CopyReason::Rebuild, .. });
-        if is_rebuild && self.is_known_to_be_wrong(stripe) {
-            return;
-        }
-        self.group.trouble(donor);
+        let member = self.rows.member(piece.stripe, donor)?;
+        Some(self.rows.offset(self.columns(piece).start, member))
     }
 }

@@ -1,38 +1,43 @@
-//! The scrub of a mirror: both copies of every block are read and compared.
+//! The scrub: all members of every column are read, and their XOR has to be zero. The members of a mirror are its copies.
 //!
-//! Owns: the comparison, and overwriting a wrong copy. Promises: while a range is compared, no other operation uses it,
-//! so every difference is damage; a copy is overwritten only with bytes that match the checksum of the client's last
-//! write. Leaves to others: the pace and the findings (`crate::scrub`).
+//! Owns: the comparison, which member is wrong, and overwriting it. Promises: while columns are compared, no other
+//! operation uses them, so every difference is damage; a member is overwritten only if all others match the checksums of
+//! the client's last writes. Leaves to others: the pace and the findings (`crate::scrub`).
 //!
-//! | the client's checksum | the copies | then |
-//! |---|---|---|
-//! | known | both match | nothing |
-//! | known | one matches | the other one is overwritten with it |
-//! | known | none matches | the block is lost |
-//! | unknown | equal | their checksum is known from now on |
-//! | unknown | different | the block is doubtful: no copy is changed |
+//! | the XOR | members that do not match their checksum | members without one | then |
+//! |---|---|---|---|
+//! | zero | none | any | all checksums are known from now on |
+//! | not zero | one | none | it is overwritten with what the others yield |
+//! | not zero | none | one | the same: it is the one without a checksum |
+//! | not zero | one, and the others yield its checksum | any | the same |
+//! | not zero | none, or one that the others do not yield | several | the columns are doubtful: nothing is changed |
+//! | any | several, or one that the others do not yield | none | these blocks are lost |
 //!
-//! A step waits for no late donor: it is dropped and tried again, so that the user's reads wait for it no longer than
-//! for any late answer. The scrub waits while a donor is not trusted.
+//! The two copies of a mirror's block have one checksum. A step waits for no late donor: it is dropped and tried again, so
+//! that the user's reads wait for it no longer than for any late answer. The scrub waits while a donor is not trusted.
+
+use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::layout::StripeCopy;
 use super::machine::{InPlaceMachine, InPlacePhase, InPlaceRequest};
-use super::operation::{DonorPiece, InPlaceOperation, InPlaceWork, PartState, PieceRequest, StripePiece};
-use crate::group::{DeviceError, Donor, DonorRequest, DonorStanding};
+use super::members::xor_into;
+use super::operation::{DonorPiece, InPlaceOperation, InPlaceWork, PartState, StripePiece};
+use super::progress::CopyScrubStep;
+use crate::group::{DeviceError, DonorRequest, DonorStanding};
 use crate::planted::{MirrorBug, planted};
 use crate::scrub::{ScrubFindings, ScrubProgress};
 
 /// The most bytes of the device that one step compares.
 const STEP_BYTES: u64 = 512 << 10;
 
-/// A step in progress.
-#[derive(Debug)]
-pub(super) struct CopyScrubStep {
-    /// The number of its operation.
-    operation: u64,
-    found: ScrubFindings,
+/// The conclusion about one column.
+enum ColumnVerdict {
+    Right,
+    /// This member is wrong; the others yield it.
+    Wrong(usize),
+    Lost(u64),
+    Doubtful,
 }
 
 impl InPlaceMachine {
@@ -43,7 +48,6 @@ impl InPlaceMachine {
 
     /// Begins the next step, if it is due.
     pub(super) fn advance_scrub(&mut self) {
-        let geometry = self.group.geometry();
         if self.phase != InPlacePhase::Open {
             return;
         }
@@ -52,28 +56,11 @@ impl InPlaceMachine {
         if !is_whole || !self.group.is_view_stored() {
             return;
         }
-        let (operation, locked) = match geometry.is_parity() {
-            true => self.row_step(first, STEP_BYTES),
-            false => self.step_of_copies(first),
-        };
+        let (operation, locked) = self.row_step(first, STEP_BYTES);
         let locked = if planted(MirrorBug::ScrubUnlocked) { 0..0 } else { locked };
         self.scrub.begin();
         let operation = self.begin(operation, locked, true);
         self.scrub_step = Some(CopyScrubStep { operation, found: ScrubFindings::default() });
-    }
-
-    fn step_of_copies(&self, first: u64) -> (InPlaceOperation, std::ops::Range<u64>) {
-        let geometry = self.group.geometry();
-        let stripe = first / geometry.stripe_blocks();
-        let step_blocks = (STEP_BYTES / u64::from(geometry.block_bytes)).max(1);
-        let stripe_end = ((stripe + 1) * geometry.stripe_blocks()).min(geometry.blocks());
-        let blocks = first..(first + step_blocks).min(stripe_end);
-        let mut operation =
-            InPlaceOperation::new(None, InPlaceWork::Scrub, blocks.clone(), &geometry, self.group.now_us());
-        // The two pieces are the two copies of the range.
-        let copy = StripePiece { stripe, blocks: blocks.clone(), ..StripePiece::default() };
-        operation.pieces = vec![copy.clone(), copy];
-        (operation, blocks)
     }
 
     /// Drops the step in progress, once each tick, if one of its donors is late and nothing is being overwritten.
@@ -93,25 +80,6 @@ impl InPlaceMachine {
         }
     }
 
-    pub(super) fn drive_scrub(&mut self, number: u64, mut operation: InPlaceOperation) {
-        let places = self.ring.places(operation.pieces[0].stripe);
-        if operation.parts.is_empty() {
-            if places.iter().any(|place| self.group.standing()[place.donor] != DonorStanding::Trusted) {
-                return self.end_step(number, operation, false);
-            }
-            for (at, place) in places.iter().enumerate() {
-                self.ask_copy(number, &mut operation.pieces[at], at, *place);
-            }
-            let copies = [0, 1].map(|at: usize| operation.pieces[at].data.clone());
-            let [Some(one), Some(two)] = copies else {
-                self.operations.insert(number, operation);
-                return;
-            };
-            self.compare(&mut operation, places.map(|place| place.donor), &[one, two]);
-        }
-        self.end_scrub(number, operation);
-    }
-
     /// Overwrites what is wrong, and ends the step after that.
     pub(super) fn end_scrub(&mut self, number: u64, mut operation: InPlaceOperation) {
         for at in 0..operation.parts.len() {
@@ -121,69 +89,6 @@ impl InPlaceMachine {
             true => self.end_step(number, operation, true),
             false => _ = self.operations.insert(number, operation),
         }
-    }
-
-    fn ask_copy(&mut self, number: u64, piece: &mut StripePiece, at: usize, place: StripeCopy) {
-        let is_open = self.group.is_claimed(place.donor);
-        if piece.data.is_some() || !piece.asked.is_empty() || !is_open {
-            return;
-        }
-        let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.group.geometry().block_bytes);
-        let body = DonorRequest::Read { offset: self.offset(place, piece), bytes };
-        let request = self.ask_donor(
-            place.donor,
-            InPlaceRequest::Piece { operation: number, piece: at, donor: place.donor },
-            body,
-        );
-        piece.asked.push(PieceRequest { donor: place.donor, request, sent_us: self.group.now_us() });
-    }
-
-    /// Compares the copies, and lists what has to be overwritten: a piece with the right bytes, and a part, for each run
-    /// of wrong blocks.
-    fn compare(&mut self, operation: &mut InPlaceOperation, donors: [Donor; 2], copies: &[Bytes; 2]) {
-        let size = self.group.geometry().block_bytes as usize;
-        let (stripe, first) = (operation.pieces[0].stripe, operation.blocks.start);
-        let mut found = ScrubFindings::default();
-        for (index, (one, two)) in copies[0].chunks(size).zip(copies[1].chunks(size)).enumerate() {
-            let block = first + index as u64;
-            let wrong = match (self.checksums.is_right(block, one), self.checksums.is_right(block, two)) {
-                (Some(true), Some(true)) => continue,
-                // Without a checksum of this client, a copy is known to be wrong if its donor says so.
-                (Some(true) | None, Some(false)) => 1,
-                (Some(false), Some(true) | None) => 0,
-                (Some(false), Some(false)) => {
-                    found.lost += 1;
-                    continue;
-                }
-                _ if one == two => {
-                    self.checksums.wrote(block, one);
-                    continue;
-                }
-                _ => {
-                    found.doubtful += 1;
-                    continue;
-                }
-            };
-            found.repaired += 1;
-            let wrong = if planted(MirrorBug::ScrubFromDamaged) { 1 - wrong } else { wrong };
-            let right = copies[1 - wrong].slice(index * size..(index + 1) * size);
-            let donor = donors[wrong];
-            let is_next = |part: &DonorPiece| part.donor == donor && operation.pieces[part.piece].blocks.end == block;
-            match operation.parts.last().filter(|part| is_next(part)).map(|part| part.piece) {
-                Some(piece) => {
-                    let piece = &mut operation.pieces[piece];
-                    piece.blocks.end += 1;
-                    let from = (piece.blocks.start - first) as usize * size;
-                    piece.data = Some(copies[1 - wrong].slice(from..(index + 1) * size));
-                }
-                None => {
-                    operation.parts.push(DonorPiece { donor, piece: operation.pieces.len(), state: PartState::Unsent });
-                    let blocks = block..block + 1;
-                    operation.pieces.push(StripePiece { stripe, blocks, data: Some(right), ..StripePiece::default() });
-                }
-            }
-        }
-        self.note_findings(found);
     }
 
     /// Notes what the present step has found.
@@ -224,4 +129,107 @@ impl InPlaceMachine {
         let result = if is_done { Ok(Bytes::new()) } else { Err(DeviceError::NotAttached) };
         self.finish(number, operation, result);
     }
+
+    /// Makes the operation of a step that begins at a column; *returns* also the columns that it locks.
+    pub(super) fn row_step(&self, first: u64, bytes_max: u64) -> (InPlaceOperation, Range<u64>) {
+        let geometry = &self.group.geometry();
+        let columns_max = (bytes_max / u64::from(geometry.block_bytes)).max(1);
+        let stripe = self.rows.stripe(first);
+        let end = (first + columns_max).min(self.rows.columns_of(stripe).end);
+        let mut operation = InPlaceOperation::new(None, InPlaceWork::Scrub, first..end, geometry, self.group.now_us());
+        let block = self.rows.block(first, 0);
+        let members = 0..self.rows.parity();
+        operation.pieces =
+            vec![StripePiece { stripe, blocks: block..block + (end - first), members, ..StripePiece::default() }];
+        (operation, first..end)
+    }
+
+    pub(super) fn drive_scrub(&mut self, number: u64, mut operation: InPlaceOperation) {
+        if operation.parts.is_empty() {
+            if self.group.standing().iter().any(|standing| *standing != DonorStanding::Trusted) {
+                return self.end_step(number, operation, false);
+            }
+            for member in 0..=self.rows.parity() {
+                self.ask_member(number, &mut operation.pieces[0], 0, member);
+            }
+            if operation.pieces[0].read.len() <= self.rows.parity() {
+                self.operations.insert(number, operation);
+                return;
+            }
+            self.compare_members(&mut operation);
+        }
+        self.end_scrub(number, operation);
+    }
+
+    /// Compares all members, and lists what has to be overwritten: a piece with the right bytes, and a part, for each
+    /// wrong block.
+    fn compare_members(&mut self, operation: &mut InPlaceOperation) {
+        let size = self.group.geometry().block_bytes as usize;
+        let row = operation.pieces[0].clone();
+        let (mut found, first) = (ScrubFindings::default(), self.columns(&row).start);
+        for index in 0..(row.blocks.end - row.blocks.start) as usize {
+            let column = first + index as u64;
+            let member = |data: &Bytes| data.slice(index * size..(index + 1) * size);
+            let members: Vec<Bytes> = row.read.values().map(member).collect();
+            let wrong = match self.verdict(column, &members) {
+                ColumnVerdict::Right => continue,
+                ColumnVerdict::Wrong(wrong) => wrong,
+                ColumnVerdict::Lost(count) => {
+                    found.lost += count;
+                    continue;
+                }
+                ColumnVerdict::Doubtful => {
+                    found.doubtful += 1;
+                    continue;
+                }
+            };
+            found.repaired += 1;
+            let parity = self.rows.parity();
+            let from_damaged = if wrong == parity { 0 } else { parity };
+            let wrong = if planted(MirrorBug::ScrubFromDamaged) { from_damaged } else { wrong };
+            let donor = self.rows.donor(row.stripe, wrong);
+            operation.parts.push(DonorPiece { donor, piece: operation.pieces.len(), state: PartState::Unsent });
+            let block = row.blocks.start + index as u64;
+            let data = Some(sum_of(&members, wrong).into());
+            operation.pieces.push(StripePiece {
+                stripe: row.stripe,
+                blocks: block..block + 1,
+                data,
+                ..StripePiece::default()
+            });
+        }
+        self.note_findings(found);
+    }
+
+    fn verdict(&mut self, column: u64, members: &[Bytes]) -> ColumnVerdict {
+        let at = |machine: &InPlaceMachine, member: usize| machine.checksum_at(column, member);
+        let known: Vec<Option<bool>> =
+            (0..members.len()).map(|member| self.checksums.is_right(at(self, member), &members[member])).collect();
+        let wrong: Vec<usize> = (0..members.len()).filter(|member| known[*member] == Some(false)).collect();
+        let unknown: Vec<usize> = (0..members.len()).filter(|member| known[*member].is_none()).collect();
+        let is_zero = sum_of(members, members.len()).iter().all(|byte| *byte == 0);
+        let is_yielded =
+            |member: usize| self.checksums.is_right(at(self, member), &sum_of(members, member)) != Some(false);
+        match (&wrong[..], &unknown[..]) {
+            ([], _) if is_zero => {
+                for member in unknown {
+                    self.checksums.wrote(at(self, member), &members[member]);
+                }
+                ColumnVerdict::Right
+            }
+            ([wrong], _) if is_yielded(*wrong) => ColumnVerdict::Wrong(*wrong),
+            ([], [unknown]) => ColumnVerdict::Wrong(*unknown),
+            ([_], [_, ..]) | ([], _) => ColumnVerdict::Doubtful,
+            // Of a mirror, both members are one block.
+            _ => ColumnVerdict::Lost(wrong.len().min(self.rows.parity()) as u64),
+        }
+    }
+}
+
+/// Returns the XOR of all members except one.
+fn sum_of(members: &[Bytes], except: usize) -> Vec<u8> {
+    let mut sum = vec![0; members.first().map_or(0, Bytes::len)];
+    let others = members.iter().enumerate().filter(|(member, _)| *member != except);
+    others.for_each(|(_, data)| xor_into(&mut sum, data));
+    sum
 }

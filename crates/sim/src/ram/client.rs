@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use nectary_ram::device::owner::DeviceMachine;
 use nectary_ram::group::{DonorStanding, GroupPhase, MachineTimes};
 use nectary_ram::in_place::{InPlaceMachine, InPlacePhase};
-use nectary_ram::live::DeviceMachine;
-use nectary_ram::log::{ParityLogMachine, RecoveryStage};
+use nectary_ram::logged::{ParityLogMachine, RecoveryStage};
 
 use super::donor::ConnectionId;
 use super::network::MILLISECOND;
@@ -53,6 +53,17 @@ pub enum RamUserOperation {
     Read { blocks: Range<u64>, began: u64 },
     Change { place: u64, blocks: Range<u64>, is_forced: bool, is_write: bool },
     Flush { began: u64 },
+}
+
+/// What users do.
+#[derive(Debug, Clone, Copy)]
+pub struct UserMix {
+    /// Of a hundred operations, those below these numbers are writes, zeroes, trims and reads; the others are flushes.
+    pub below: [u64; 4],
+    /// How many of a hundred changes are forced.
+    pub forced_percent: u64,
+    /// Whether all blocks are used equally often; otherwise half of the operations are on the same few blocks.
+    pub is_even: bool,
 }
 
 /// The phases in which a client can be killed.

@@ -3,8 +3,8 @@
 //! Owns: the choice of faults by the seed. Promises: all faults together never exceed what the policy survives, unless
 //! the run is marked as lossy first. A donor loses its memory only while every other donor has all data.
 
+use nectary_ram::device::owner::DeviceMachine as _;
 use nectary_ram::group::{DonorStanding, LinkState, MachineEvent};
-use nectary_ram::live::DeviceMachine as _;
 
 use super::client::TIMES;
 use super::fault_plan::{FillingFault, RamFaultKind};

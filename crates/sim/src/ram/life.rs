@@ -3,9 +3,9 @@
 //! Owns: the current client of the device, the reaction when a client cannot attach or is killed, and the confirmations
 //! of its user. Promises: exactly one client is current; if it ends before the run, another is started.
 
+use nectary_ram::device::owner::DeviceMachine as _;
 use nectary_ram::group::{AttachRefusal, DonorStanding, GroupPhase, MachineIntent};
-use nectary_ram::live::DeviceMachine as _;
-use nectary_ram::log::RecoveryStage;
+use nectary_ram::logged::RecoveryStage;
 
 use super::client::{KillAt, RamClientModel, SimulatedMachine};
 use super::donor::DonorModel;

@@ -19,7 +19,7 @@ mod user;
 mod world;
 
 use nectary_ram::format::RedundancyCode;
-use nectary_ram::log::planted as log;
+use nectary_ram::logged::planted as log;
 use nectary_ram::placement::{RedundancyPolicy, planted as placement};
 use nectary_ram::planted::{self as in_place_bugs, MirrorBug};
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::group::{DeviceRequest, MachineEvent};
+use nectary_ram::group::{MachineEvent, UserRequest};
 
 use super::blocks::{BLOCK_BYTES, contents};
 use super::client::RamUserOperation;
@@ -15,17 +15,6 @@ use super::world::{RamRunStage, RamWorld, SimulatedLayout};
 
 /// The largest number of blocks of an operation.
 const OPERATION_BLOCKS_MAX: u64 = 6;
-
-/// What users do.
-#[derive(Debug, Clone, Copy)]
-pub struct UserMix {
-    /// Of a hundred operations, those below these numbers are writes, zeroes, trims and reads; the others are flushes.
-    pub below: [u64; 4],
-    /// How many of a hundred changes are forced.
-    pub forced_percent: u64,
-    /// Whether all blocks are used equally often; otherwise half of the operations are on the same few blocks.
-    pub is_even: bool,
-}
 
 impl<L: SimulatedLayout> RamWorld<L> {
     pub fn plan_submit(&mut self, client: ClientId) {
@@ -58,15 +47,15 @@ impl<L: SimulatedLayout> RamWorld<L> {
         let (number, request, is_forced) = match kind {
             _ if kind < writes => {
                 let data: Vec<u8> = range.clone().flat_map(|block| contents(self.numbers, block)).collect();
-                (self.numbers, DeviceRequest::Write { offset, data: Bytes::from(data), force }, force)
+                (self.numbers, UserRequest::Write { offset, data: Bytes::from(data), force }, force)
             }
-            _ if kind < zeroes => (0, DeviceRequest::WriteZeroes { offset, bytes, force }, force),
-            _ if kind < trims => (0, DeviceRequest::Trim { offset, bytes }, false),
+            _ if kind < zeroes => (0, UserRequest::WriteZeroes { offset, bytes, force }, force),
+            _ if kind < trims => (0, UserRequest::Trim { offset, bytes }, false),
             _ if kind < reads => return self.submit_read(client, range),
             _ => {
                 self.coverage.met("flush beside a write", u64::from(self.clients[client].is_changing()));
                 let began = self.layout.tick();
-                return self.hand_in(client, RamUserOperation::Flush { began }, DeviceRequest::Flush);
+                return self.hand_in(client, RamUserOperation::Flush { began }, UserRequest::Flush);
             }
         };
         self.coverage.met("overlapping writes", u64::from(self.clients[client].changes(&range)));
@@ -78,10 +67,10 @@ impl<L: SimulatedLayout> RamWorld<L> {
     pub fn submit_read(&mut self, client: ClientId, blocks: Range<u64>) {
         let (offset, bytes) = (blocks.start * BLOCK_BYTES as u64, (blocks.end - blocks.start) * BLOCK_BYTES as u64);
         let began = self.layout.tick();
-        self.hand_in(client, RamUserOperation::Read { blocks, began }, DeviceRequest::Read { offset, bytes });
+        self.hand_in(client, RamUserOperation::Read { blocks, began }, UserRequest::Read { offset, bytes });
     }
 
-    fn hand_in(&mut self, client: ClientId, pending: RamUserOperation, request: DeviceRequest) {
+    fn hand_in(&mut self, client: ClientId, pending: RamUserOperation, request: UserRequest) {
         self.counts.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;

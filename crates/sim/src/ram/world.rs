@@ -7,18 +7,17 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use nectary_ram::device::owner::DeviceMachine as _;
 use nectary_ram::format::RecordStamp;
 use nectary_ram::group::{
     DeviceError, DonorReply, DonorRequest, DonorStanding, MachineAction, MachineEvent, MachineIntent,
 };
-use nectary_ram::live::DeviceMachine as _;
 
-use super::client::{KillAt, RamClientModel, RamUserOperation, SimulatedMachine};
+use super::client::{KillAt, RamClientModel, RamUserOperation, SimulatedMachine, UserMix};
 use super::coverage::RamCoverage;
 use super::donor::{ConnectionId, DonorModel, is_change, range};
 use super::fault_plan::{FaultShares, RamFaultPlan};
 use super::network::{ClientId, MILLISECOND, RamNetwork, RamNetworkEvent};
-use super::user::UserMix;
 use super::{TIME_MAX_US, WRITES};
 use crate::random::SimulationRandom;
 

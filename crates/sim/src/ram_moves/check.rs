@@ -1,6 +1,6 @@
 //! What has to be so at every moment of a move, whatever the machine repeats later.
 //!
-//! Promises: a run breaks at the first event after which a rule of `nectary_ram::moving` does not hold, also where no user
+//! Promises: a run breaks at the first event after which a rule of `nectary_ram::device::moves` does not hold, also where no user
 //! reads the bytes.
 //!
 //! | while | then |
@@ -13,8 +13,8 @@
 //! | the former one is to be emptied | all were told |
 //! | the move is done | the other one is trusted, and all were told |
 
+use nectary_ram::device::moves::MoveStage as Of;
 use nectary_ram::group::DonorStanding;
-use nectary_ram::moving::MoveStage as Of;
 
 use super::world::{MoveProcedure, MoveRunStage, RamMovesWorld};
 

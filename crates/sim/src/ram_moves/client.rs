@@ -1,15 +1,15 @@
 //! A client of a run: the machine, and around it what the owner of a live device does for it.
 //!
 //! Owns: connections, and the messages of a move. Leaves to others: what a move does, and what changes meanwhile, which
-//! is the `Mover` of `nectary_ram::moving` here as in a live device.
+//! is the `Mover` of `nectary_ram::device::moves` here as in a live device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use nectary_ram::device::moves::{EndedMove, MovePlan, MoveStage, MoveStep, MoveStop, Mover, PreparationResult};
+use nectary_ram::device::owner::DeviceMachine;
 use nectary_ram::format::{DonorRecord, RecordStamp};
 use nectary_ram::group::{DonorReply, DonorRequest, MachineAction, MachineEvent};
-use nectary_ram::live::DeviceMachine;
-use nectary_ram::moving::{EndedMove, MovePlan, MoveStage, MoveStep, MoveStop, Mover, PreparationResult};
 
 use super::device::donor_bytes;
 use super::network::{MILLISECOND, MoveNetworkEvent, RequestPurpose};

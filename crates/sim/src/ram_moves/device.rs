@@ -1,11 +1,11 @@
 //! A device of any policy: its shape before and after it grows, and its machine.
 
 use bytes::Bytes;
+use nectary_ram::device::owner::{self, DeviceMachine};
 use nectary_ram::format::slots::DonorAreas;
 use nectary_ram::format::{FormerSize, Formers, RecordGeometry, RedundancyCode};
 use nectary_ram::group::{MachineIntent, MachineTimes};
-use nectary_ram::live::{self, DeviceMachine};
-use nectary_ram::log::ParityLogConfiguration;
+use nectary_ram::logged::ParityLogConfiguration;
 use nectary_ram::placement::{PlacementSettings, RedundancyPolicy};
 
 use crate::ram::blocks::BLOCK_BYTES;
@@ -87,7 +87,7 @@ fn geometry_of(layout: &PlacementSettings, formers: Formers, seed: u64) -> Recor
 pub fn donor_bytes(geometry: &RecordGeometry) -> u64 {
     match ParityLogConfiguration::shape_of(geometry) {
         Some(shape) => DonorAreas::new(&shape).donor_bytes,
-        None => live::donor_bytes(geometry),
+        None => owner::donor_bytes(geometry),
     }
 }
 
@@ -99,7 +99,7 @@ pub fn new_machine(
     now_us: u64,
 ) -> Box<dyn DeviceMachine> {
     let labels: Vec<String> = (0..geometry.members).map(|donor| format!("host-{donor}")).collect();
-    live::machine(geometry, labels, client, intent, TIMES, now_us).expect("the geometry is possible")
+    owner::machine(geometry, labels, client, intent, TIMES, now_us).expect("the geometry is possible")
 }
 
 /// The bytes of a change's blocks.

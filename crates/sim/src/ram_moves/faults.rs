@@ -3,8 +3,8 @@
 //! Promises: at most one donor is lost or unreachable, beside one whose loss is the procedure itself; the client may end
 //! in addition. Connections to a donor that is copied break in addition, which costs time alone.
 
+use nectary_ram::device::moves::MoveStage as Of;
 use nectary_ram::group::DonorStanding;
-use nectary_ram::moving::MoveStage as Of;
 
 use super::network::{MILLISECOND, MoveNetworkEvent};
 use super::world::{MoveProcedure, MoveRunStage, RamMovesWorld};

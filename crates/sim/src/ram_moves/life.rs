@@ -1,10 +1,10 @@
 //! The lives of clients: looking at the donors, attaching, the end, and the results of requests.
 
 use bytes::Bytes;
+use nectary_ram::device::moves::{RecordHolder, unfinished};
 use nectary_ram::format::{DonorRecord, RecordGeometry};
 use nectary_ram::group::{AttachRefusal, DeviceError, MachineIntent};
-use nectary_ram::in_place::MirrorRing;
-use nectary_ram::moving::{RecordHolder, unfinished};
+use nectary_ram::in_place::RowLayout;
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
@@ -154,13 +154,12 @@ impl RamMovesWorld {
         if self.policy != RedundancyPolicy::Mirror {
             return false;
         }
-        let (ring, host) = (MirrorRing::new(&self.geometry), self.clients[client].places[donor]);
+        let (rows, host) = (RowLayout::new(&self.geometry), self.clients[client].places[donor]);
         let memory = &self.network.hosts[host].model.memory;
         (0..self.values.count()).all(|block| {
-            let stripe = block / self.geometry.stripe_blocks();
-            let inside = block % self.geometry.stripe_blocks() * BLOCK_BYTES as u64;
-            let place = ring.places(stripe).into_iter().find(|place| place.donor == donor);
-            let Some(at) = place.map(|place| (place.offset + inside) as usize) else { return true };
+            // The columns of a mirror are its blocks.
+            let Some(member) = rows.member(rows.stripe(block), donor) else { return true };
+            let at = rows.offset(block, member) as usize;
             self.values.check(block, self.values.floor(block), &memory[at..at + BLOCK_BYTES]).is_ok()
         })
     }

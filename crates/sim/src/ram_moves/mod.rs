@@ -4,7 +4,7 @@
 //! client, is killed, stopped or cut off at one of its steps. Afterwards every request must succeed, and the next client
 //! must attach and find everything. `network`: hosts and messages in virtual time; `client`: the machine, and what the
 //! owner of a live device does around it; `life`: attaching; `faults`: the fault; `values`: what each block may have;
-//! `check`: what has to be so at every moment of a move; A move is the `Mover` of `nectary_ram::moving`, which live devices use. The same
+//! `check`: what has to be so at every moment of a move; A move is the `Mover` of `nectary_ram::device::moves`, which live devices use. The same
 //! seed and policy repeat a run exactly.
 
 mod check;

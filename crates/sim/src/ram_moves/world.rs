@@ -7,7 +7,7 @@
 //! add methods to it or change it.
 
 use nectary_ram::format::{RecordGeometry, RecordStamp};
-use nectary_ram::group::{DeviceRequest, DonorRequest, MachineEvent, MachineIntent};
+use nectary_ram::group::{DonorRequest, MachineEvent, MachineIntent, UserRequest};
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
@@ -305,7 +305,7 @@ impl RamMovesWorld {
             62..92 => self.submit_read(client, block),
             _ => {
                 let versions = self.values.acknowledged();
-                self.hand_in(client, MoveUserOperation::Flush { versions }, DeviceRequest::Flush);
+                self.hand_in(client, MoveUserOperation::Flush { versions }, UserRequest::Flush);
             }
         }
     }
@@ -315,8 +315,8 @@ impl RamMovesWorld {
         let version = self.values.begin(block, number);
         let offset = block * BLOCK_BYTES as u64;
         let request = match number {
-            0 => DeviceRequest::Trim { offset, bytes: BLOCK_BYTES as u64 },
-            _ => DeviceRequest::Write { offset, data: data(number, block), force: is_forced },
+            0 => UserRequest::Trim { offset, bytes: BLOCK_BYTES as u64 },
+            _ => UserRequest::Write { offset, data: data(number, block), force: is_forced },
         };
         self.hand_in(client, MoveUserOperation::Change { block, version, is_forced }, request);
     }
@@ -328,11 +328,11 @@ impl RamMovesWorld {
 
     pub fn submit_read(&mut self, client: usize, block: u64) {
         let floor = self.values.floor(block);
-        let request = DeviceRequest::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
+        let request = UserRequest::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
         self.hand_in(client, MoveUserOperation::Read { block, floor }, request);
     }
 
-    fn hand_in(&mut self, client: usize, pending: MoveUserOperation, request: DeviceRequest) {
+    fn hand_in(&mut self, client: usize, pending: MoveUserOperation, request: UserRequest) {
         self.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;
@@ -435,7 +435,7 @@ impl RamMovesWorld {
                     self.submit_change(self.current, block, number);
                 }
                 let versions = self.values.acknowledged();
-                self.hand_in(self.current, MoveUserOperation::Flush { versions }, DeviceRequest::Flush);
+                self.hand_in(self.current, MoveUserOperation::Flush { versions }, UserRequest::Flush);
             }
             MoveRunStage::Final if self.final_left == self.values.count() && client.pending.is_empty() && is_there => {
                 self.final_left += 1;

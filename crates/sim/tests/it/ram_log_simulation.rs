@@ -1,6 +1,6 @@
 //! A sample of RAM disks that log parity, under faults; `ram-simulation --policy parity-log` runs more.
 
-use nectary_ram::log::planted::Bug;
+use nectary_ram::logged::planted::Bug;
 use nectary_ram::placement::RedundancyPolicy;
 use nectary_sim::ram::{RamBug, replay_planted, run_many, run_planted};
 

@@ -1,7 +1,6 @@
 //! Donors that are late, or change, while a client attaches.
 
 use super::bench::{ATTACH, MirrorBench};
-use super::*;
 use crate::format::record::{COUNT_MAX, GENERATION_MAX};
 use crate::format::{DonorRecord, MemberState};
 use crate::group::*;

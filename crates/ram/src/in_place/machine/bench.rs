@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::format::{DonorRecord, RecordGeometry, RedundancyCode};
 use crate::group::{
-    DeviceError, DeviceRequest, Donor, DonorReply, DonorRequest, LinkState, MachineAction, MachineEvent, MachineIntent,
-    MachineTimes, RequestId,
+    DeviceError, Donor, DonorReply, DonorRequest, LinkState, MachineAction, MachineEvent, MachineIntent, MachineTimes,
+    RequestId, UserRequest,
 };
 use crate::in_place::donor_in_memory;
 use crate::in_place::{InPlaceConfiguration, InPlaceMachine};
@@ -164,7 +164,7 @@ impl MirrorBench {
     }
 
     /// Does a request, and waits at most a minute for its end.
-    pub fn does(&mut self, machine: &mut InPlaceMachine, request: DeviceRequest) -> Result<Bytes, DeviceError> {
+    pub fn does(&mut self, machine: &mut InPlaceMachine, request: UserRequest) -> Result<Bytes, DeviceError> {
         machine.step(self.now_us, MachineEvent::Submitted { id: 7, request });
         for _ in 0..6000 {
             match self.run(machine, 10).into_iter().next() {
@@ -178,11 +178,11 @@ impl MirrorBench {
 
     pub fn write(&mut self, machine: &mut InPlaceMachine, block: u64, data: &[u8]) {
         let data = Bytes::copy_from_slice(data);
-        let request = DeviceRequest::Write { offset: block * BLOCK_BYTES, data, force: false };
+        let request = UserRequest::Write { offset: block * BLOCK_BYTES, data, force: false };
         assert_eq!(self.does(machine, request), Ok(Bytes::new()));
     }
 
     pub fn read(&mut self, machine: &mut InPlaceMachine, block: u64, blocks: u64) -> Result<Bytes, DeviceError> {
-        self.does(machine, DeviceRequest::Read { offset: block * BLOCK_BYTES, bytes: blocks * BLOCK_BYTES })
+        self.does(machine, UserRequest::Read { offset: block * BLOCK_BYTES, bytes: blocks * BLOCK_BYTES })
     }
 }

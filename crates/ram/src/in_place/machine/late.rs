@@ -7,8 +7,7 @@ use super::*;
 use crate::group::*;
 
 fn submit(bench: &MirrorBench, machine: &mut InPlaceMachine, block: u64) {
-    let request =
-        DeviceRequest::Write { offset: block * 16, data: Bytes::from(vec![block as u8 + 1; 16]), force: false };
+    let request = UserRequest::Write { offset: block * 16, data: Bytes::from(vec![block as u8 + 1; 16]), force: false };
     machine.step(bench.now_us, MachineEvent::Submitted { id: 100 + block, request });
 }
 

@@ -85,7 +85,7 @@ fn requests_fail_fast_after_patience() {
         for _ in 0..7 {
             let began_us = bench.now_us;
             assert_eq!(bench.read(&mut machine, block, 1), failed);
-            let request = DeviceRequest::Write { offset: block * 16, data: Bytes::from(vec![1; 16]), force: false };
+            let request = UserRequest::Write { offset: block * 16, data: Bytes::from(vec![1; 16]), force: false };
             assert_eq!(bench.does(&mut machine, request), failed);
             assert!(bench.now_us - began_us <= 100_000);
         }

@@ -74,10 +74,8 @@ fn write_is_marked_then_mirrored() {
     let mut donors = MirrorTestDonors::new();
     let mut machine = attached(&mut donors, configuration());
     let data = Bytes::from(vec![9; 48]);
-    machine.step(
-        2000,
-        MachineEvent::Submitted { id: 1, request: DeviceRequest::Write { offset: 16, data, force: false } },
-    );
+    machine
+        .step(2000, MachineEvent::Submitted { id: 1, request: UserRequest::Write { offset: 16, data, force: false } });
     let first: Vec<MachineAction> = machine.actions().collect();
     let is_swap =
         |action: &MachineAction| matches!(action, MachineAction::Send { body: DonorRequest::SwapMetadata { .. }, .. });
@@ -91,11 +89,11 @@ fn write_is_marked_then_mirrored() {
     said.extend(donors.run(&mut machine));
     assert_eq!(said, [MachineAction::Complete { id: 1, result: Ok(Bytes::new()) }]);
     for stripe in [0, 1] {
-        for place in MirrorRing::new(&machine.group.geometry()).places(stripe) {
-            assert!(DonorRecord::decode(&donors.areas[place.donor]).unwrap().dirty.has(stripe));
+        for donor in machine.rows.donors(stripe) {
+            assert!(DonorRecord::decode(&donors.areas[donor]).unwrap().dirty.has(stripe));
         }
     }
-    machine.step(2000, MachineEvent::Submitted { id: 2, request: DeviceRequest::Read { offset: 0, bytes: 64 } });
+    machine.step(2000, MachineEvent::Submitted { id: 2, request: UserRequest::Read { offset: 0, bytes: 64 } });
     let mut expected = vec![0; 16];
     expected.extend([9; 48]);
     assert_eq!(donors.run(&mut machine), [MachineAction::Complete { id: 2, result: Ok(expected.into()) }]);
@@ -110,12 +108,12 @@ fn bad_and_excess_requests_are_refused() {
     let mut donors = MirrorTestDonors::new();
     let mut machine = attached(&mut donors, configuration());
     for (offset, bytes) in [(1, 16), (0, 8), (0, 0), (256, 16), (u64::MAX - 15, 16), (240, 32)] {
-        machine.step(2000, MachineEvent::Submitted { id: 1, request: DeviceRequest::Read { offset, bytes } });
+        machine.step(2000, MachineEvent::Submitted { id: 1, request: UserRequest::Read { offset, bytes } });
         let refused = MachineAction::Complete { id: 1, result: Err(DeviceError::Range { offset, bytes }) };
         assert_eq!(machine.actions().collect::<Vec<_>>(), [refused]);
     }
     for id in 0..OPERATIONS_MAX as u64 + 1 {
-        machine.step(2000, MachineEvent::Submitted { id, request: DeviceRequest::Read { offset: 0, bytes: 16 } });
+        machine.step(2000, MachineEvent::Submitted { id, request: UserRequest::Read { offset: 0, bytes: 16 } });
     }
     let refused: Vec<MachineAction> =
         machine.actions().filter(|action| matches!(action, MachineAction::Complete { .. })).collect();

@@ -99,7 +99,7 @@ impl RamWorld<InPlaceLayout> {
             match missing[..] {
                 [] => !is_zero(*column) && !markers.iter().all(|donor| self.is_marked(*donor, stripe)),
                 [missing] => {
-                    let member = self.layout.rows.member(stripe, missing);
+                    let Some(member) = self.layout.rows.member(stripe, missing) else { return false };
                     let block = self.layout.rows.block(*column, member);
                     let is_data = member < self.layout.rows.parity() && block < self.layout.geometry.blocks();
                     let mut others = markers.iter().filter(|donor| **donor != missing);

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use nectary_ram::group::{Donor, DonorStanding, GroupPhase};
-use nectary_ram::in_place::{InPlacePhase, StripeLayout, lost_bytes};
+use nectary_ram::in_place::{InPlacePhase, lost_bytes};
 
 use super::InPlaceLayout;
 use crate::ram::blocks::{BLOCK_BYTES, number_of};
@@ -31,29 +31,24 @@ impl RamWorld<InPlaceLayout> {
 
     /// Returns the donors that store the mark of a stripe.
     pub fn markers(&self, stripe: u64) -> [Donor; 2] {
-        match self.layout.geometry.is_parity() {
-            true => self.layout.rows.markers(stripe),
-            false => self.layout.ring.markers(stripe),
-        }
+        self.layout.rows.markers(stripe)
     }
 
     /// Returns where a block is: donors and offsets.
     pub fn places(&self, block: u64) -> Vec<(Donor, u64)> {
-        if self.layout.geometry.is_parity() {
-            return vec![self.member_place(self.layout.rows.column(block), self.layout.rows.member_of(block))];
-        }
-        let inside = block % self.layout.geometry.stripe_blocks() * BLOCK_BYTES as u64;
-        self.layout.ring.places(self.stripe(block)).iter().map(|place| (place.donor, place.offset + inside)).collect()
+        let rows = &self.layout.rows;
+        let own = if rows.is_mirror() { 0..=1 } else { rows.member_of(block)..=rows.member_of(block) };
+        own.map(|member| self.member_place(rows.column(block), member)).collect()
     }
 
-    /// With parity: returns the donor and the offset of a member in a column.
+    /// Returns the donor and the offset of a member in a column.
     pub fn member_place(&self, column: u64, member: usize) -> (Donor, u64) {
-        (self.layout.rows.donor(self.stripe_of_column(column), member), self.layout.rows.offset(column))
+        (self.layout.rows.donor(self.stripe_of_column(column), member), self.layout.rows.offset(column, member))
     }
 
-    /// With parity: returns the stripe of a column.
+    /// Returns the stripe of a column.
     pub fn stripe_of_column(&self, column: u64) -> u64 {
-        self.stripe(self.layout.rows.block(column, 0))
+        self.layout.rows.stripe(column)
     }
 
     fn bytes(&self, (donor, offset): (Donor, u64)) -> Option<&[u8]> {
@@ -120,9 +115,11 @@ impl RamWorld<InPlaceLayout> {
     /// Whether a fault put wrong bytes where they concern a block: on one of its copies, or in its column.
     pub fn has_lie(&self, block: u64) -> bool {
         match self.layout.geometry.is_parity() {
-            true => {
-                self.layout.lies.iter().any(|lie| lie.offset == self.layout.rows.offset(self.layout.rows.column(block)))
-            }
+            true => self
+                .layout
+                .lies
+                .iter()
+                .any(|lie| lie.offset == self.layout.rows.offset(self.layout.rows.column(block), 0)),
             false => self.places(block).into_iter().any(|place| self.is_lie(place)),
         }
     }

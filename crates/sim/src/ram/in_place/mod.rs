@@ -13,16 +13,15 @@ use std::ops::Range;
 use bytes::Bytes;
 use nectary_ram::format::{RecordGeometry, RedundancyCode};
 use nectary_ram::group::{DeviceError, GroupPhase, MachineIntent, MachineTimes};
-use nectary_ram::in_place::{InPlaceConfiguration, InPlaceMachine, MirrorRing, ParityLayout, StripeLayout};
+use nectary_ram::in_place::{InPlaceConfiguration, InPlaceMachine, RowLayout};
 
 use self::copies::UndetectedDamage;
 use super::blocks::{BLOCK_BYTES, ChangedBlocks};
-use super::client::{KillAt, RamUserOperation, TIMES};
+use super::client::{KillAt, RamUserOperation, TIMES, UserMix};
 use super::coverage::RamCoverage;
 use super::donor::DonorModel;
 use super::fault_plan::{FaultShares, RamFaultKind, RamFaultPlan};
 use super::network::{ClientId, MILLISECOND};
-use super::user::UserMix;
 use super::world::{RamWorld, SimulatedLayout};
 use crate::cache::history::{CellEffect, DeviceHistory};
 use crate::random::SimulationRandom;
@@ -80,8 +79,7 @@ const OF_MIRROR: &[&str] = &["one of two donors cannot settle"];
 #[derive(Debug)]
 pub struct InPlaceLayout {
     geometry: RecordGeometry,
-    ring: MirrorRing,
-    rows: ParityLayout,
+    rows: RowLayout,
     history: DeviceHistory,
     blocks: ChangedBlocks,
     /// Wrong copies that no read has detected yet.
@@ -122,15 +120,13 @@ impl RamWorld<InPlaceLayout> {
             members,
             code,
         };
-        let (ring, rows) = (MirrorRing::new(&geometry), ParityLayout::new(&geometry));
-        let donor_bytes = if geometry.is_parity() { rows.donor_bytes() } else { ring.donor_bytes() };
+        let rows = RowLayout::new(&geometry);
         let donors: Vec<DonorModel> =
-            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), donor_bytes, at)).collect();
+            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), rows.donor_bytes(), at)).collect();
         let faults = RamFaultPlan::new(&mut random, 8);
         let stripe_us = if random.chance(40) { 2 * MILLISECOND + random.below(20 * MILLISECOND) } else { 0 };
         let layout = InPlaceLayout {
             geometry,
-            ring,
             rows,
             history: DeviceHistory::default(),
             blocks: ChangedBlocks::new(blocks),

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use nectary_ram::format::slots::SlotHeader;
 use nectary_ram::group::{DeviceError, DonorContent, DonorStanding, merge};
-use nectary_ram::log::{NewestData, ParityLogPhase, STEPS_MAX};
+use nectary_ram::logged::{NewestData, ParityLogPhase, STEPS_MAX};
 
 use super::LoggedLayout;
 use super::oracle::{Memory, RecoveryOracle};

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use nectary_ram::format::slots::{DonorAreas, SlotShape};
 use nectary_ram::format::{FormerSize, Formers};
 use nectary_ram::group::{DeviceError, DonorRequest, DonorStanding, GroupPhase, MachineIntent, MachineTimes};
-use nectary_ram::log::{NewestData, ParityLogConfiguration, ParityLogMachine, RecoveryStage};
+use nectary_ram::logged::{NewestData, ParityLogConfiguration, ParityLogMachine, RecoveryStage};
 use nectary_ram::placement::{PlacementSettings, RedundancyPolicy, StaleRule};
 
 use self::lies::DonorDamage;
@@ -23,12 +23,11 @@ use self::oracle::{Memory, RecoveryOracle};
 use self::values::VersionedBlocks;
 use super::WRITES_OF_FULL;
 use super::blocks::{BLOCK_BYTES, number_of};
-use super::client::{KillAt, RamUserOperation, TIMES};
+use super::client::{KillAt, RamUserOperation, TIMES, UserMix};
 use super::coverage::RamCoverage;
 use super::donor::{ConnectionId, DonorModel};
 use super::fault_plan::{FaultShares, RamFaultKind, RamFaultPlan};
 use super::network::{ClientId, MILLISECOND};
-use super::user::UserMix;
 use super::world::{RamRunStage, RamWorld, SimulatedLayout};
 use crate::random::SimulationRandom;
 
