@@ -2,12 +2,12 @@
 //!
 //! Owns: when a pass begins, when its next step is due, and what passes have found. Promises: one step at a time, and no
 //! step earlier than the rate allows, except in a pass that a user has requested. Leaves to others: reading, comparing and
-//! repairing (`mirror`, `log`).
+//! repairing (`in_place`, `logged`).
 //!
 //! A pass goes over the *units* of a device in their order: the blocks of a mirror, or the groups and trims of
 //! logged parity. A step that could not be done is tried again, so a pass ends only when every unit was compared.
 
-use crate::mirror::{MachineTimes, Moment};
+use crate::group::{MachineTimes, Moment};
 
 /// A step that could not be done is tried again after this time. *Units*: microseconds.
 const RETRY_US: Moment = 50_000;

@@ -12,7 +12,6 @@ pub mod held;
 pub mod late;
 pub mod planted;
 pub mod ram;
-pub mod ram_log;
 pub mod ram_moves;
 pub mod random;
 pub mod store;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nectary_host::control::{RunningPart, parts, request};
 use nectary_host::{ControlFault, ControlMethods, Error, FaultKind, RuntimeDirectory};
 use nectary_ram::device::OpenDevices;
-use nectary_ram::live::{DeviceController, MoveError, MoveErrorKind};
+use nectary_ram::device::owner::{DeviceController, MoveError, MoveErrorKind};
 use serde_json::Value;
 
 use crate::exit::{BUSY, CommandFailure, FAILED, GOOD, NOT_FOUND, USAGE};

@@ -12,7 +12,7 @@ use nectary_ram::format::{
     DonorRecord, FormerSize, LogShape, MemberState, MembershipView, RecordGeometry, RecordStamp, RecordSwap,
     RedundancyCode, StripeSet, ViewMember, WINDOW_BYTES, WindowState,
 };
-use nectary_ram::log::ParityLogConfiguration;
+use nectary_ram::logged::ParityLogConfiguration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::choices;

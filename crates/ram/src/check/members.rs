@@ -1,5 +1,5 @@
-//! Checking parity that is changed in place: the members of every stripe yield each other, unless the stripe is marked
-//! as dirty, and no block is lost.
+//! Checking a device that is changed in place: the members of every stripe yield each other (those of a mirror are
+//! equal), unless the stripe is marked as dirty, and no block is lost.
 
 use std::ops::Range;
 
@@ -8,13 +8,18 @@ use bytes::Bytes;
 use super::report::{CheckFindings, CheckProblem, ProblemKind};
 use super::{Progress, READ_BYTES, TrustedDonors};
 use crate::device::together::together;
-use crate::format::{RecordGeometry, StripeSet};
-use crate::mirror::{ParityLayout, StripeLayout, is_lost};
+use crate::format::{RecordGeometry, StripeSet, is_damaged};
+use crate::in_place::{RowLayout, is_lost};
+
+/// The maximum number of reads at the same time, unless one column needs more.
+const READS_MAX: usize = 8;
 
 /// Some columns of a stripe.
 struct ColumnPiece {
     stripe: u64,
     columns: Range<u64>,
+    /// How many of its members are there.
+    there: u64,
     /// Whether what the members yield can be relied on.
     is_compared: bool,
 }
@@ -27,41 +32,51 @@ pub async fn check(
     donors: &TrustedDonors,
     progress: Progress<'_>,
 ) -> Result<(), String> {
-    let rows = ParityLayout::new(geometry);
-    let chunk_blocks = u64::from(geometry.chunk_bytes() / geometry.block_bytes);
+    let rows = RowLayout::new(geometry);
     let piece_blocks = (READ_BYTES / u64::from(geometry.block_bytes)).max(1);
     let mut pieces = Vec::new();
     for stripe in 0..geometry.stripes() {
         let is_marked =
             rows.markers(stripe).into_iter().any(|donor| dirty[donor].is_some_and(|dirty| dirty.has(stripe)));
-        let missing = (0..=rows.parity()).find(|member| !donors.is_there(rows.donor(stripe, *member)));
-        match missing {
-            Some(member) => {
+        let is_missing = |member: &usize| !donors.is_there(rows.donor(stripe, *member));
+        let missing: Vec<usize> = (0..=rows.parity()).filter(is_missing).collect();
+        match missing[..] {
+            [] if is_marked => checked.counts.marked_stripes += 1,
+            [] => checked.counts.compared_stripes += 1,
+            [0, 1] if rows.is_mirror() => lost(checked, geometry, &rows, stripe, 0, "both donors are missing"),
+            [member, ..] => {
                 checked.counts.single_stripes += 1;
-                if is_marked && member < rows.parity() {
-                    unknown(checked, geometry, &rows, stripe, member);
+                if is_marked && member < rows.parity() && !rows.is_mirror() {
+                    let why = "blocks of a missing donor, changed when the last client ended";
+                    lost(checked, geometry, &rows, stripe, member, why);
                 }
             }
-            None if is_marked => checked.counts.marked_stripes += 1,
-            None => checked.counts.compared_stripes += 1,
         }
-        let (mut first, end) = (stripe * chunk_blocks, (stripe + 1) * chunk_blocks);
-        while first < end {
-            let columns = first..(first + piece_blocks).min(end);
-            first = columns.end;
-            pieces.push(ColumnPiece { stripe, columns, is_compared: !is_marked });
+        // Of a mirror, there is nothing to compare then.
+        if rows.is_mirror() && (is_marked || !missing.is_empty()) {
+            continue;
+        }
+        let there = (rows.parity() + 1 - missing.len()) as u64;
+        let Range { mut start, end } = rows.columns_of(stripe);
+        while start < end {
+            let columns = start..(start + piece_blocks).min(end);
+            start = columns.end;
+            pieces.push(ColumnPiece { stripe, columns, there, is_compared: !is_marked });
         }
     }
-    let there = (0..=rows.parity()).filter(|donor| donors.is_there(*donor)).count() as u64;
-    let all = there * pieces.iter().map(|piece| bytes_of(geometry, piece)).sum::<u64>();
-    for piece in pieces {
-        let read = |member: usize| {
-            donors.read(rows.donor(piece.stripe, member), rows.offset(piece.columns.start), bytes_of(geometry, &piece))
+    let read_of = |piece: &ColumnPiece| piece.there * bytes_of(geometry, piece);
+    let all = pieces.iter().map(read_of).sum::<u64>();
+    for batch in pieces.chunks((READS_MAX / (rows.parity() + 1)).max(1)) {
+        let read = |(piece, member): (&ColumnPiece, usize)| {
+            let offset = rows.offset(piece.columns.start, member);
+            donors.read(rows.donor(piece.stripe, member), offset, bytes_of(geometry, piece))
         };
-        let got = together((0..=rows.parity()).map(read).collect()).await;
-        let members = got.into_iter().collect::<Result<Vec<Option<Bytes>>, String>>()?;
-        checked.counts.read_bytes += there * bytes_of(geometry, &piece);
-        compare(checked, geometry, &rows, &piece, members);
+        let reads = batch.iter().flat_map(|piece| (0..=rows.parity()).map(move |member| (piece, member)));
+        let got = together(reads.map(read).collect()).await.into_iter().collect::<Result<Vec<_>, String>>()?;
+        for (piece, members) in batch.iter().zip(got.chunks(rows.parity() + 1)) {
+            checked.counts.read_bytes += read_of(piece);
+            compare(checked, geometry, &rows, piece, members);
+        }
         progress(checked.counts.read_bytes, all);
     }
     Ok(())
@@ -71,14 +86,24 @@ fn bytes_of(geometry: &RecordGeometry, piece: &ColumnPiece) -> u64 {
     (piece.columns.end - piece.columns.start) * u64::from(geometry.block_bytes)
 }
 
-/// Reports what a missing donor had of a stripe that was being changed: it will be lost.
-fn unknown(checked: &mut CheckFindings, geometry: &RecordGeometry, rows: &ParityLayout, stripe: u64, member: usize) {
-    let chunk_blocks = u64::from(geometry.chunk_bytes() / geometry.block_bytes);
-    let first = rows.block(stripe * chunk_blocks, member);
-    let count = geometry.blocks().min(first + chunk_blocks).saturating_sub(first);
+/// Reports a member of a stripe that is lost.
+fn lost(
+    checked: &mut CheckFindings,
+    geometry: &RecordGeometry,
+    rows: &RowLayout,
+    stripe: u64,
+    member: usize,
+    why: &str,
+) {
+    let columns = rows.columns_of(stripe);
+    let first = rows.block(columns.start, member);
+    let count = geometry.blocks().min(first + (columns.end - columns.start)).saturating_sub(first);
     if count > 0 {
         checked.counts.lost_blocks += count;
-        let text = format!("stripe {stripe}: {count} blocks of a missing donor, changed when the last client ended");
+        let text = match rows.is_mirror() {
+            true => format!("stripe {stripe}: {why}"),
+            false => format!("stripe {stripe}: {count} {why}"),
+        };
         checked.problem(CheckProblem { block: Some(first), ..CheckProblem::of(ProblemKind::BlockLost, text) });
     }
 }
@@ -86,9 +111,9 @@ fn unknown(checked: &mut CheckFindings, geometry: &RecordGeometry, rows: &Parity
 fn compare(
     checked: &mut CheckFindings,
     geometry: &RecordGeometry,
-    rows: &ParityLayout,
+    rows: &RowLayout,
     piece: &ColumnPiece,
-    members: Vec<Option<Bytes>>,
+    members: &[Option<Bytes>],
 ) {
     let size = geometry.block_bytes as usize;
     let missing = members.iter().position(Option::is_none);
@@ -105,10 +130,15 @@ fn compare(
         if missing.is_none() && piece.is_compared && sum.iter().any(|byte| *byte != 0) {
             differing.push(column);
         }
-        for (member, data) in members.iter().enumerate().take(rows.parity()) {
-            let (block, data) =
-                (rows.block(column, member), data.as_ref().map_or(&sum[..], |data| &data[part.clone()]));
-            if block < geometry.blocks() && is_lost(&geometry.device, block, data) {
+        for (member, data) in members.iter().enumerate() {
+            if member == rows.parity() && !rows.is_mirror() {
+                continue;
+            }
+            // Both copies of a mirror are the same block.
+            let block = if rows.is_mirror() { column } else { rows.block(column, member) };
+            let data = data.as_ref().map_or(&sum[..], |data| &data[part.clone()]);
+            let is_first = lost.last() != Some(&block);
+            if block < geometry.blocks() && is_first && is_lost(&geometry.device, block, data) {
                 lost.push(block);
             }
         }
@@ -118,7 +148,10 @@ fn compare(
         let count = differing.len() as u64;
         checked.counts.differing_blocks += count;
         checked.counts.doubtful_blocks += count * rows.parity() as u64;
-        let text = format!("stripe {stripe}: {count} blocks of its parity are not the XOR of their blocks of data");
+        let text = match rows.is_mirror() {
+            true => format!("stripe {stripe}: {count} blocks differ {}", between(checked, rows, piece, members, size)),
+            false => format!("stripe {stripe}: {count} blocks of its parity are not the XOR of their blocks of data"),
+        };
         let block = differing.first().map(|column| rows.block(*column, 0));
         checked.problem(CheckProblem { block, ..CheckProblem::of(ProblemKind::CopiesDiffer, text) });
     }
@@ -128,4 +161,20 @@ fn compare(
         checked
             .problem(CheckProblem { block: lost.first().copied(), ..CheckProblem::of(ProblemKind::BlockLost, text) });
     }
+}
+
+/// Describes the two copies that differ, and which donor says that its memory is damaged.
+fn between(
+    checked: &CheckFindings,
+    rows: &RowLayout,
+    piece: &ColumnPiece,
+    members: &[Option<Bytes>],
+    size: usize,
+) -> String {
+    let name = |donor: usize| checked.donors.get(donor).map_or("?", |donor| donor.name.as_str());
+    let names: Vec<&str> = rows.donors(piece.stripe).map(name).collect();
+    let is_damaged = |(_, data): &(&&str, &Option<Bytes>)| data.iter().any(|data| data.chunks(size).any(is_damaged));
+    let says = names.iter().zip(members).filter(is_damaged);
+    let says: String = says.map(|(name, _)| format!("; {name} says that its memory is damaged")).collect();
+    format!("between {}{says}", names.join(" and "))
 }

@@ -8,8 +8,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `report` | the findings |
-//! | `copies` | a mirror: both copies of every stripe are equal |
-//! | `members` | parity in place: the members of every stripe yield each other |
+//! | `members` | a device that is changed in place: the members of every stripe yield each other |
 //! | `slots` | logged parity: reading all slots of all groups |
 //! | `group` | logged parity: the check of one group |
 //! | `blocks` | logged parity: the valid copy of each block, and whether it can be read |
@@ -18,7 +17,6 @@
 //! plus the areas before the slots.
 
 mod blocks;
-mod copies;
 mod group;
 mod members;
 mod report;
@@ -31,15 +29,15 @@ use std::sync::Arc;
 use nectary_block::{DeviceErrorKind, Error};
 use nectary_nbd::NbdDevice;
 
-use crate::device::{RamOptions, Redundancy};
-use crate::format::{DonorRecord, MemberState, RecordStamp, RedundancyCode};
-use crate::live::client::machine;
-use crate::live::device::draw_client;
-use crate::live::session::{DonorRequestOutcome, begin};
-use crate::live::survey::{
+use crate::device::owner::client::machine;
+use crate::device::owner::device::draw_client;
+use crate::device::owner::session::{DonorRequestOutcome, begin};
+use crate::device::owner::survey::{
     self, DeviceDonors, SurveyResult, SurveyedDonor, describe, error, found, look_patiently, owned_elsewhere, place,
 };
-use crate::mirror::{Donor, DonorReply, DonorRequest, MachineIntent, MachineTimes, merge};
+use crate::device::{RamOptions, Redundancy};
+use crate::format::{DonorRecord, MemberState, RecordStamp, RedundancyCode};
+use crate::group::{Donor, DonorReply, DonorRequest, MachineIntent, MachineTimes, merge};
 
 pub use report::{CheckCounts, CheckFindings, CheckProblem, CheckedDonor, PROBLEMS_MAX, ProblemKind, RedundancyHealth};
 
@@ -100,7 +98,7 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let intent = MachineIntent::Attach { take_over: false, trust_remaining: true };
     let mut checked = CheckFindings::new(options, &geometry);
-    if let Err(refusal) = machine(geometry, labels, client, intent, MachineTimes::default()) {
+    if let Err(refusal) = machine(geometry, labels, client, intent, MachineTimes::default(), 0) {
         let (_, detail) = describe(&refusal, &names);
         checked.problem(CheckProblem::of(ProblemKind::Shape, detail));
     }
@@ -145,10 +143,7 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
         RedundancyCode::Mirror | RedundancyCode::Parity => {
             let of_donor = |donor: Donor| trusted(donor).map(|record| &record.dirty);
             let dirty: Vec<_> = (0..places.len()).map(of_donor).collect();
-            match geometry.is_parity() {
-                true => members::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?,
-                false => copies::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?,
-            }
+            members::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?;
         }
     }
     // If a client has changed the data during the check, the findings are useless.

@@ -15,7 +15,7 @@ use super::{Progress, READ_BYTES, TrustedDonors};
 use crate::device::together::together;
 use crate::format::RecordGeometry;
 use crate::format::slots::{DonorAreas, GroupSummary, SlotShape, SummaryKind, TRIM_BYTES, TrimEntry, device_checksum};
-use crate::log::ParityLogConfiguration;
+use crate::logged::ParityLogConfiguration;
 
 /// The areas before the slots of all donors.
 struct HeadAreas {

@@ -13,7 +13,7 @@ use super::opening::{
 };
 use super::options::RamOptions;
 use super::together::together;
-use crate::live::survey::{owned_elsewhere, redundancy_on};
+use crate::device::owner::survey::{owned_elsewhere, redundancy_on};
 
 /// What became of the part on one donor.
 pub(crate) enum DeletionOutcome {

@@ -17,8 +17,8 @@ use super::opening::{
     CandidateState, DISCARD_BYTES, DonorCandidate, all_donors, check_distinct, check_plain, draw_client, error, survey,
 };
 use super::options::RamOptions;
+use crate::device::owner::planted::{Bug, before_durable_step, planted};
 use crate::donor::PROMISE_BYTES;
-use crate::live::planted::{Bug, before_durable_step, planted};
 
 /// Makes a device larger, and returns its new label.
 ///

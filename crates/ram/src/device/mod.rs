@@ -4,7 +4,7 @@
 //! requests to several donors are in flight at the same time; a request fails at the latest when a donor has been
 //! missing for `patience`; when a donor is lost, blocks on the others stay readable and writable, and its own blocks
 //! give errors, never other bytes. A flush fails while a donor is lost, because data written there is lost. Leaves to
-//! others: devices with redundancy (`live`); memory and its users (`donor`); the protocol (`nectary-nbd`).
+//! others: devices with redundancy (`owner`); memory and its users (`donor`); the protocol (`nectary-nbd`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -19,6 +19,8 @@
 //! | `link` | sessions with one donor, and requests that outlive them |
 //! | `copy` | copying between the buffers of a request and one donor's part |
 //! | `extents` | mapped extents |
+//! | `owner` | devices with redundancy |
+//! | `moves` | another donor takes the place of one: the plan |
 //! | `together` | waiting for several futures |
 
 pub(crate) mod address;
@@ -30,8 +32,10 @@ mod growing;
 mod label;
 mod layout;
 mod link;
+pub mod moves;
 mod opening;
 mod options;
+pub mod owner;
 pub(crate) mod together;
 
 #[cfg(test)]
@@ -52,9 +56,9 @@ use self::extents::merge;
 use self::label::LABEL_AREA_BYTES;
 use self::layout::{DonorPart, ShareLayout};
 use self::link::{DonorFailure, DonorLink};
+use self::owner::planted::{Bug, planted};
+use self::owner::{DeviceController, RedundantDevice};
 use self::together::together;
-use crate::live::planted::{Bug, planted};
-use crate::live::{self, DeviceController, RedundantDevice};
 
 pub use self::label::{DONORS_MAX, DonorLabel, LabelContent, Redundancy, read as read_label};
 pub use self::options::{OVERFLOW_PERCENT, PATIENCE, RamOptions};
@@ -118,7 +122,7 @@ pub struct DeviceShares {
 /// *Errors*: a donor does not answer, has the device already, or has too little memory.
 pub async fn create(options: &RamOptions, force: bool) -> Result<DeviceShares, Error> {
     if options.redundancy != Redundancy::None {
-        return live::create(options).await;
+        return owner::create(options).await;
     }
     let DonorLabel { id, size_bytes, redundancy, shares, .. } = opening::create(options, force).await?;
     Ok(DeviceShares { id, size_bytes, redundancy, shares })
@@ -136,7 +140,7 @@ pub async fn grow(options: &RamOptions, size_bytes: u64) -> Result<DeviceShares,
     }
     let options = &RamOptions { size_bytes: None, ..options.clone() };
     if options.redundancy != Redundancy::None {
-        return live::grow(options, size_bytes).await;
+        return owner::grow(options, size_bytes).await;
     }
     let DonorLabel { id, size_bytes, redundancy, shares, .. } = growing::grow(options, size_bytes).await?;
     Ok(DeviceShares { id, size_bytes, redundancy, shares })
@@ -151,7 +155,7 @@ pub async fn grow(options: &RamOptions, size_bytes: u64) -> Result<DeviceShares,
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     match options.redundancy {
         Redundancy::None => deleting::delete(options).await,
-        _ => live::delete(options).await,
+        _ => owner::delete(options).await,
     }
 }
 
@@ -165,7 +169,7 @@ pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<(), Er
         let detail = "--part deletes what one donor has: name only this one, as ram(h1:7070,id=disk)".to_owned();
         return Err(Error::new(DeviceErrorKind::Invalid, &options.spec(), DeviceOperation::Open, detail));
     }
-    match live::delete_part(options, is_forced).await? {
+    match owner::delete_part(options, is_forced).await? {
         true => Ok(()),
         false => deleting::delete_part(options, is_forced).await,
     }

@@ -12,8 +12,8 @@ use super::label::{DonorLabel, LABEL_AREA_BYTES, LabelContent, Redundancy, UNIT_
 use super::layout::shares;
 use super::options::RamOptions;
 use super::together::together;
+use crate::device::owner::survey::redundancy_on;
 use crate::donor::{PROMISE_BYTES, random};
-use crate::live::survey::redundancy_on;
 
 /// The maximum number of bytes that one request discards when a device is deleted. *Units*: bytes.
 pub(super) const DISCARD_BYTES: u64 = 1 << 30;

@@ -16,8 +16,8 @@ use nectary_block::{
 use super::Lives;
 use super::device::TenantDevice;
 use super::tenant::{SessionLife, TenantGate};
+use crate::device::owner::planted::{Bug, planted};
 use crate::format::{DonorRecord, RecordStamp, RecordSwap, WINDOW_BYTES, WindowState};
-use crate::live::planted::{Bug, planted};
 
 /// The memory of a device with redundancy, for one session.
 pub(super) struct MetadataDevice {

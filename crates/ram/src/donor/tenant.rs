@@ -27,8 +27,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::BLOCK_BYTES;
 use super::pool::{SLAB_BYTES, SlabPool};
 use super::shelves::StableVector;
+use crate::device::owner::planted::{Bug, planted};
 use crate::format::{RecordStamp, damaged_bytes};
-use crate::live::planted::{Bug, planted};
 
 /// The number of blocks of a slab.
 const BLOCKS: usize = SLAB_BYTES / BLOCK_BYTES as usize;

@@ -1,6 +1,6 @@
 //! The redundancy code of a device: what is stored beside the data, so that a donor can be lost.
 //!
-//! Owns: the list of codes. Leaves to others: their numbers in a record (`record`), and using them (`mirror`, `log`).
+//! Owns: the list of codes. Leaves to others: their numbers in a record (`record`), and using them (`in_place`, `logged`).
 
 use super::LogShape;
 

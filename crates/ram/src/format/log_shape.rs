@@ -1,7 +1,7 @@
 //! The part of a record that only devices with logged parity have: the settings that a client needs to attach without
 //! options.
 //!
-//! Owns: the fields, limits and encoding of this part. Leaves to others: using these settings (`log`).
+//! Owns: the fields, limits and encoding of this part. Leaves to others: using these settings (`logged`).
 
 use super::FormatError;
 use super::bytes::FieldReader;

@@ -1,7 +1,7 @@
 //! The encoding of what donors store for a device: `docs/formats/ram.md`.
 //!
 //! Owns: encoding and bounded decoding, without I/O. Promises: no bytes make a decoder panic, or allocate more than the
-//! length of its input. Leaves to others: the meaning of the fields (`mirror`).
+//! length of its input. Leaves to others: the meaning of the fields (`group`).
 
 mod bytes;
 mod code;

@@ -2,7 +2,7 @@
 //!
 //! Owns: the fields and the encoding of the record. Promises: the values of a decoded record are within the limits
 //! here; otherwise the error names the field. So nothing that is computed from them overflows. Leaves to others: comparing and exchanging records on the donor, and
-//! choosing between the records of several donors (`mirror`).
+//! choosing between the records of several donors (`group`).
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -5,11 +5,11 @@ use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, DeviceErrorKind, IoContext, read, write};
 use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice, info};
 use nectary_ram::check::{CheckFindings, ProblemKind, RedundancyHealth, check};
+use nectary_ram::device::owner::RedundantDevice;
 use nectary_ram::donor::UNIT_BYTES;
 use nectary_ram::donor::name::{ExportName, PAGE_NAME, SessionName};
 use nectary_ram::donor::page::DonorPage;
 use nectary_ram::format::{RecordStamp, RecordSwap, WINDOW_BYTES, WindowState};
-use nectary_ram::live::RedundantDevice;
 
 const REDUNDANCIES: [&str; 5] = ["mirror", "parity", "parity-log", "parity-cache", "adaptive"];
 const BYTES: usize = 6 << 20;

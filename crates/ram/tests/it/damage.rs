@@ -4,7 +4,7 @@
 use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::live::RedundantDevice;
+use nectary_ram::device::owner::RedundantDevice;
 
 const BLOCK: usize = 4096;
 const PLACE: usize = 300;

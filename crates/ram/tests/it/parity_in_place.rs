@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, DeviceErrorKind, IoContext, SurvivalLevel, read, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::live::RedundantDevice;
+use nectary_ram::device::owner::RedundantDevice;
 
 const BYTES: usize = 6 << 20;
 const BLOCK: usize = 4096;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
-use nectary_ram::live::RedundantDevice;
+use nectary_ram::device::owner::RedundantDevice;
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, SurvivalLevel, read, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::live::{MoveErrorKind, RedundantDevice};
+use nectary_ram::device::owner::{MoveErrorKind, RedundantDevice};
 use tokio::sync::watch;
 
 const BYTES: u64 = 6 << 20;

@@ -7,8 +7,8 @@ use crate::support::{ServingDonor, create, open, options, spec};
 use nectary_block::{Buffer, DeviceErrorKind, Error, IoContext, SharedDevice, read, write};
 use nectary_nbd::{Export, ExportTable, ListenEndpoint, NetworkBlockServer, ServerOptions};
 use nectary_ram::check::{RedundancyHealth, check};
+use nectary_ram::device::owner::planted;
 use nectary_ram::device::{self, grow};
-use nectary_ram::live::planted;
 use tokio::sync::RwLock;
 
 /// The size of a device, in the middle of a stripe and of a region of trims; and its sizes later.

@@ -7,7 +7,7 @@ use crate::support::{ServingDonor, create, open, options, spec};
 use nectary_block::{Buffer, DeviceErrorKind, Error, IoContext, read, write};
 use nectary_ram::check::check;
 use nectary_ram::device::grow;
-use nectary_ram::live::planted::{self, Bug, plant};
+use nectary_ram::device::owner::planted::{self, Bug, plant};
 
 /// 41 units: the donor with less memory, which is the second one, has one more than the other.
 const SIZE: u64 = 41 << 16;

@@ -5,10 +5,10 @@ use crate::support::{ServingDonor, create, open, options, registry, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, OpenOptions, SharedDevice, WriteFlags, read, write};
 use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice, info};
 use nectary_ram::device::delete;
+use nectary_ram::device::owner::planted::{self, Bug, plant};
 use nectary_ram::donor::name::{ExportName, PAGE_NAME, SessionName};
 use nectary_ram::donor::page::DonorPage;
 use nectary_ram::format::{RecordStamp, RecordSwap, WINDOW_BYTES, WindowState};
-use nectary_ram::live::planted::{self, Bug, plant};
 
 const SIZED: &str = ",size=6M,redundancy=mirror,patience=5s";
 const BYTES: usize = 6 << 20;

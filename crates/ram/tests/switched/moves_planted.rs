@@ -1,13 +1,13 @@
 //! Planted bugs of moves that need two moves in a row, and so are rare in `sim-campaigns ram-moves`. No test of another
 //! module runs meanwhile, because planted bugs affect the whole process.
 
+use nectary_ram::device::moves::{
+    MoveMachine, MovePlan, MoveStep, Mover, PART_BYTES, PreparationResult, RecordHolder, unfinished,
+};
 use nectary_ram::format::{
     DonorRecord, MemberState, MembershipView, RecordGeometry, RecordStamp, RedundancyCode, StripeSet, ViewMember,
 };
-use nectary_ram::mirror::{Donor, DonorStanding, LinkState};
-use nectary_ram::moving::{
-    MoveMachine, MovePlan, MoveStep, Mover, PART_BYTES, PreparationResult, RecordHolder, unfinished,
-};
+use nectary_ram::group::{Donor, DonorStanding, LinkState};
 use nectary_ram::planted::{MirrorBug, plant};
 
 /// Two donors that are trusted and serve.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{ServingDonor, create, open, refused, registry, spec};
 use nectary_block::{Buffer, DeviceErrorKind, Error, IoContext, OpenOptions, SharedDevice, SurvivalLevel, read, write};
+use nectary_ram::device::owner::planted::hasten;
 use nectary_ram::device::{self, RamOptions};
-use nectary_ram::live::planted::hasten;
 
 const POLICIES: [&str; 3] = ["parity-log", "parity-cache", "adaptive"];
 const BYTES: usize = 6 << 20;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{ServingDonor, create, open, registry, spec};
 use nectary_block::{Buffer, IoContext, OpenOptions, SharedDevice, read, write};
-use nectary_ram::live::planted::hasten;
-use nectary_ram::log::planted::{Bug, plant};
+use nectary_ram::device::owner::planted::hasten;
+use nectary_ram::logged::planted::{Bug, plant};
 
 const SIZED: &str = ",size=2M,redundancy=parity-log,patience=10s";
 const BLOCK: usize = 4096;

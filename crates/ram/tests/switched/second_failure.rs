@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, ServingDonor, create, options};
 use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
-use nectary_ram::live::{RedundantDevice, planted};
+use nectary_ram::device::owner::{RedundantDevice, planted};
 
 const BYTES: u64 = 8 << 20;
 /// The length of a write and of a read. *Units*: bytes.

@@ -16,9 +16,9 @@ use nectary_nbd::{
 };
 use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::device::grow;
+use nectary_ram::device::owner::{RedundantDevice, planted};
 use nectary_ram::donor::Donor;
 use nectary_ram::format::WINDOW_BYTES;
-use nectary_ram::live::{RedundantDevice, planted};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, watch};

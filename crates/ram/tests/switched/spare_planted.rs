@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::{ServingDonor, create, options};
 use nectary_block::{Buffer, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::live::RedundantDevice;
+use nectary_ram::device::owner::RedundantDevice;
 use nectary_ram::planted::{MirrorBug, plant};
 
 /// A planted bug must be caught within this many drains.

@@ -1,73 +1,18 @@
 //! A client: its machine, its connections, and the threads of its user.
 //!
-//! Owns: the next operation of a user, and the operations that the user waits for. Leaves to others: the allowed
-//! answers (`check`).
+//! Owns: the operations that the user waits for, and what a run sees of a machine. Leaves to others: the next operation
+//! (`user`), the allowed answers (the layouts).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bytes::Bytes;
-use nectary_ram::format::RecordGeometry;
-use nectary_ram::mirror::{
-    MachineIntent, MachineTimes, MirrorConfiguration, MirrorMachine, MirrorPhase, MirrorRequest,
-};
+use nectary_ram::device::owner::DeviceMachine;
+use nectary_ram::group::{DonorStanding, GroupPhase, MachineTimes};
+use nectary_ram::in_place::{InPlaceMachine, InPlacePhase};
+use nectary_ram::logged::{ParityLogMachine, RecoveryStage};
 
-use super::blocks::{BLOCK_BYTES, contents};
 use super::donor::ConnectionId;
 use super::network::MILLISECOND;
-use crate::random::SimulationRandom;
-
-/// The largest number of blocks of an operation.
-const OPERATION_BLOCKS_MAX: u64 = 6;
-
-/// An operation for which a user waits.
-#[derive(Debug, Clone)]
-pub enum RamUserOperation {
-    Read {
-        blocks: Range<u64>,
-        began: u64,
-    },
-    /// A change; `place` is its position in the history.
-    Change {
-        place: usize,
-        blocks: Range<u64>,
-        is_write: bool,
-    },
-    Flush,
-}
-
-/// A client.
-#[derive(Debug)]
-pub struct RamClientModel {
-    pub machine: MirrorMachine,
-    pub id: u64,
-    pub is_alive: bool,
-    pub paused_until_us: u64,
-    pub connections: Vec<Option<ConnectionId>>,
-    /// The incarnations of donors that it has seen.
-    pub incarnations: Vec<u64>,
-    pub is_attached: bool,
-    pub pending: BTreeMap<u64, RamUserOperation>,
-    pub next_id: u64,
-    /// The phase in which the client is killed, and the number of steps in that phase before the kill.
-    pub kill_at: Option<(MirrorPhase, u64)>,
-}
-
-/// The next operation of a user.
-pub struct NextOperation {
-    pub request: MirrorRequest,
-    pub blocks: Range<u64>,
-    pub kind: WishKind,
-}
-
-/// The kinds of operations of a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WishKind {
-    Read,
-    Write,
-    Zero,
-    Flush,
-}
 
 /// The times of simulated machines: about a quarter of the defaults.
 pub const TIMES: MachineTimes = MachineTimes {
@@ -84,20 +29,75 @@ pub const TIMES: MachineTimes = MachineTimes {
     scrub_rest_us: 60 * MILLISECOND,
 };
 
-impl RamClientModel {
+/// A machine that a run can kill in any phase.
+pub trait SimulatedMachine: DeviceMachine {
+    /// How far the machine is after its group has attached, and before the device is in use.
+    fn recovery(&self) -> Option<KillAt>;
+}
+
+impl SimulatedMachine for InPlaceMachine {
+    fn recovery(&self) -> Option<KillAt> {
+        (self.phase() == InPlacePhase::Resync).then_some(KillAt::Resync)
+    }
+}
+
+impl SimulatedMachine for ParityLogMachine {
+    fn recovery(&self) -> Option<KillAt> {
+        self.recovery_stage().map(KillAt::Recovery)
+    }
+}
+
+/// An operation for which a user waits.
+#[derive(Debug, Clone)]
+pub enum RamUserOperation {
+    Read { blocks: Range<u64>, began: u64 },
+    Change { place: u64, blocks: Range<u64>, is_forced: bool, is_write: bool },
+    Flush { began: u64 },
+}
+
+/// What users do.
+#[derive(Debug, Clone, Copy)]
+pub struct UserMix {
+    /// Of a hundred operations, those below these numbers are writes, zeroes, trims and reads; the others are flushes.
+    pub below: [u64; 4],
+    /// How many of a hundred changes are forced.
+    pub forced_percent: u64,
+    /// Whether all blocks are used equally often; otherwise half of the operations are on the same few blocks.
+    pub is_even: bool,
+}
+
+/// The phases in which a client can be killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KillAt {
+    Group(GroupPhase),
+    Resync,
+    Recovery(RecoveryStage),
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct RamClientModel<M> {
+    pub machine: M,
+    pub id: u64,
+    pub is_alive: bool,
+    pub paused_until_us: u64,
+    pub connections: Vec<Option<ConnectionId>>,
+    /// The incarnations of donors that it has seen.
+    pub incarnations: Vec<u64>,
+    pub is_attached: bool,
+    pub pending: BTreeMap<u64, RamUserOperation>,
+    pub next_id: u64,
+    /// The phase in which the client is killed, and the number of steps in that phase before the kill.
+    pub kill_at: Option<(KillAt, u64)>,
+    /// A donor from which the client is cut off while it recovers, and the duration of the cut in microseconds.
+    pub cut_in_recovery: Option<(usize, u64)>,
+}
+
+impl<M: SimulatedMachine> RamClientModel<M> {
     /// A client that begins to create or attach the device.
-    pub fn new(
-        geometry: RecordGeometry,
-        id: u64,
-        intent: MachineIntent,
-        times: MachineTimes,
-        now_us: u64,
-    ) -> RamClientModel {
-        let donors = usize::from(geometry.members);
-        let labels = (0..donors).map(|donor| format!("host-{donor}")).collect();
-        let configuration = MirrorConfiguration { geometry, labels, client: id, intent, times };
+    pub fn new(machine: M, id: u64, donors: usize) -> RamClientModel<M> {
         RamClientModel {
-            machine: MirrorMachine::new(configuration, now_us).expect("the geometry is possible"),
+            machine,
             id,
             is_alive: true,
             paused_until_us: 0,
@@ -107,7 +107,13 @@ impl RamClientModel {
             pending: BTreeMap::new(),
             next_id: 1,
             kill_at: None,
+            cut_in_recovery: None,
         }
+    }
+
+    /// Whether a change of any block is in progress.
+    pub fn is_changing(&self) -> bool {
+        self.pending.values().any(|pending| matches!(pending, RamUserOperation::Change { .. }))
     }
 
     /// Whether a change of one of the blocks is in progress.
@@ -117,25 +123,16 @@ impl RamClientModel {
             _ => false,
         })
     }
-}
 
-/// Draws the next operation of a user; a write writes `number`.
-pub fn wish(random: &mut SimulationRandom, blocks: u64, number: u64) -> NextOperation {
-    // Half of the operations are on the same few blocks.
-    let first = if random.chance(50) { random.below(blocks.min(6)) } else { random.below(blocks) };
-    let count = 1 + random.below(OPERATION_BLOCKS_MAX).min(random.below(OPERATION_BLOCKS_MAX));
-    let range = first..(first + count).min(blocks);
-    let (offset, bytes) = (first * BLOCK_BYTES as u64, (range.end - first) * BLOCK_BYTES as u64);
-    let force = random.chance(20);
-    let (kind, request) = match random.below(100) {
-        0..45 => {
-            let data: Vec<u8> = range.clone().flat_map(|block| contents(number, block)).collect();
-            (WishKind::Write, MirrorRequest::Write { offset, data: Bytes::from(data), force })
-        }
-        45..51 => (WishKind::Zero, MirrorRequest::WriteZeroes { offset, bytes, force }),
-        51..59 => (WishKind::Zero, MirrorRequest::Trim { offset, bytes }),
-        59..93 => (WishKind::Read, MirrorRequest::Read { offset, bytes }),
-        _ => (WishKind::Flush, MirrorRequest::Flush),
-    };
-    NextOperation { request, blocks: range, kind }
+    /// Whether every donor is trusted.
+    pub fn is_whole(&self) -> bool {
+        self.machine.group().standing().iter().all(|standing| *standing == DonorStanding::Trusted)
+    }
+
+    /// Whether each donor is left.
+    pub fn left(&self) -> Vec<bool> {
+        let is_left =
+            |at: &DonorStanding| matches!(at, DonorStanding::Out | DonorStanding::Leaving | DonorStanding::Rebuilding);
+        self.machine.group().standing().iter().map(is_left).collect()
+    }
 }

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use nectary_ram::format::{DonorRecord, RecordStamp};
-use nectary_ram::mirror::{DonorReply, DonorRequest};
+use nectary_ram::group::{DonorReply, DonorRequest};
 use nectary_ram::planted::{MirrorBug, is_planted};
 
 /// The number of a connection.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use nectary_ram::mirror::{DonorRequest, MirrorEvent, RequestId};
+use nectary_ram::group::{DonorRequest, MachineEvent, RequestId};
 
 use super::donor::ConnectionId;
 use crate::random::SimulationRandom;
@@ -26,7 +26,7 @@ pub enum RamNetworkEvent {
     /// A request that has arrived is executed.
     Execute { connection: ConnectionId, request: RequestId, body: DonorRequest },
     /// An event arrives at a client.
-    AtClient { connection: ConnectionId, event: MirrorEvent },
+    AtClient { connection: ConnectionId, event: MachineEvent },
     /// The donor sees that a connection has ended.
     DonorSeesEnd { connection: ConnectionId },
     /// The client sees that a connection has ended.

@@ -1,18 +1,22 @@
 //! The users of clients: they submit operations, and every operation is recorded.
 //!
-//! Owns: submitting operations, and the history. Leaves to others: the choice of operations (`client`), the allowed
-//! answers (`check`).
+//! Owns: the choice and the submission of operations. Leaves to others: the record, and the allowed answers (the
+//! layouts).
 
-use nectary_ram::mirror::{MirrorEvent, MirrorRequest};
+use std::ops::Range;
 
-use super::blocks::BLOCK_BYTES;
-use super::client::{RamUserOperation, WishKind, wish};
-use super::coverage::Scenario;
+use bytes::Bytes;
+use nectary_ram::group::{MachineEvent, UserRequest};
+
+use super::blocks::{BLOCK_BYTES, contents};
+use super::client::RamUserOperation;
 use super::network::{ClientId, MILLISECOND, RamNetworkEvent};
-use super::world::{RamRunStage, RamWorld};
-use crate::cache::history::{CellEffect, CellRead};
+use super::world::{RamRunStage, RamWorld, SimulatedLayout};
 
-impl RamWorld {
+/// The largest number of blocks of an operation.
+const OPERATION_BLOCKS_MAX: u64 = 6;
+
+impl<L: SimulatedLayout> RamWorld<L> {
     pub fn plan_submit(&mut self, client: ClientId) {
         let wait_us = match self.random.below(10) {
             0..5 => self.random.below(2 * MILLISECOND),
@@ -29,53 +33,49 @@ impl RamWorld {
         if state.paused_until_us > self.now_us() {
             return self.network.plan(state.paused_until_us, RamNetworkEvent::Submit { client });
         }
+        L::before_operation(self);
         self.numbers += 1;
-        let number = self.numbers;
-        let wish = wish(&mut self.random, self.geometry.blocks(), number);
-        if wish.kind == WishKind::Read {
-            return self.submit_read(client, wish.blocks);
-        }
-        let has_write = state.pending.values().any(|pending| matches!(pending, RamUserOperation::Change { .. }));
-        let pending = if wish.kind == WishKind::Flush {
-            if has_write {
-                self.coverage.met(Scenario::FlushBesideWrite);
+        let (mix, blocks) = (self.layout.mix(), self.layout.blocks());
+        let is_near = !mix.is_even && self.random.chance(50);
+        let first = if is_near { self.random.below(blocks.min(6)) } else { self.random.below(blocks) };
+        let count = 1 + self.random.below(OPERATION_BLOCKS_MAX).min(self.random.below(OPERATION_BLOCKS_MAX));
+        let range = first..(first + count).min(blocks);
+        let (offset, bytes) = (first * BLOCK_BYTES as u64, (range.end - first) * BLOCK_BYTES as u64);
+        let force = self.random.chance(mix.forced_percent);
+        let kind = self.random.below(100);
+        let [writes, zeroes, trims, reads] = mix.below;
+        let (number, request, is_forced) = match kind {
+            _ if kind < writes => {
+                let data: Vec<u8> = range.clone().flat_map(|block| contents(self.numbers, block)).collect();
+                (self.numbers, UserRequest::Write { offset, data: Bytes::from(data), force }, force)
             }
-            RamUserOperation::Flush
-        } else {
-            if state.changes(&wish.blocks) {
-                self.coverage.met(Scenario::OverlappingWrites);
+            _ if kind < zeroes => (0, UserRequest::WriteZeroes { offset, bytes, force }, force),
+            _ if kind < trims => (0, UserRequest::Trim { offset, bytes }, false),
+            _ if kind < reads => return self.submit_read(client, range),
+            _ => {
+                self.coverage.met("flush beside a write", u64::from(self.clients[client].is_changing()));
+                let began = self.layout.tick();
+                return self.hand_in(client, RamUserOperation::Flush { began }, UserRequest::Flush);
             }
-            let is_write = wish.kind == WishKind::Write;
-            let (change, number) = if is_write { (CellEffect::Write(number), number) } else { (CellEffect::Zero, 0) };
-            let cells = wish.blocks.start as usize..wish.blocks.end as usize;
-            let place = self.history.begin(cells, change, false);
-            self.blocks.begin(client, place, wish.blocks.clone(), number);
-            RamUserOperation::Change { place, blocks: wish.blocks, is_write }
         };
-        self.hand_in(client, pending, wish.request);
+        self.coverage.met("overlapping writes", u64::from(self.clients[client].changes(&range)));
+        let place = self.layout.begin_change(client, range.clone(), number);
+        let pending = RamUserOperation::Change { place, blocks: range, is_forced, is_write: number != 0 };
+        self.hand_in(client, pending, request);
     }
 
-    pub fn submit_read(&mut self, client: ClientId, blocks: std::ops::Range<u64>) {
+    pub fn submit_read(&mut self, client: ClientId, blocks: Range<u64>) {
         let (offset, bytes) = (blocks.start * BLOCK_BYTES as u64, (blocks.end - blocks.start) * BLOCK_BYTES as u64);
-        let began = self.history.tick();
-        let request = MirrorRequest::Read { offset, bytes };
-        self.hand_in(client, RamUserOperation::Read { blocks, began }, request);
+        let began = self.layout.tick();
+        self.hand_in(client, RamUserOperation::Read { blocks, began }, UserRequest::Read { offset, bytes });
     }
 
-    pub fn hand_in(&mut self, client: ClientId, pending: RamUserOperation, request: MirrorRequest) {
-        self.operations += 1;
+    fn hand_in(&mut self, client: ClientId, pending: RamUserOperation, request: UserRequest) {
+        self.counts.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;
         state.next_id += 1;
         state.pending.insert(id, pending);
-        self.step(client, MirrorEvent::Submitted { id, request });
-    }
-
-    /// Records a read's result.
-    pub fn note_read(&mut self, blocks: std::ops::Range<u64>, began: u64, numbers: &[u64]) {
-        let ended = self.history.tick();
-        for (block, number) in blocks.zip(numbers) {
-            self.history.reads.push(CellRead { cell: block as usize, number: *number, began, ended });
-        }
+        self.step(client, MachineEvent::Submitted { id, request });
     }
 }

@@ -1,39 +1,28 @@
 //! A run: donors, clients and the network between them, in virtual time.
 //!
-//! Owns: the order of events and their effect on donors and clients. Promises: the same seed repeats a run exactly.
-//! Leaves to others: faults (`faults`), invariants (`check`), the operations of users (`client`).
-//!
-//! *Circle*: this file imports `faults` and `copies`, and they import it: [`RamWorld`] has fields of their types, and both
-//! add methods to [`RamWorld`].
+//! Owns: the order of events and their effect on donors and clients, and what a run asks of the layout of a device.
+//! Promises: the same seed repeats a run exactly. Leaves to others: faults (`faults`), the lives of clients (`life`), the
+//! operations of users (`user`), invariants (the layouts).
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
-use nectary_ram::format::{RecordGeometry, RecordStamp, RedundancyCode};
-use nectary_ram::mirror::{
-    DonorReply, DonorRequest, DonorStanding, MachineIntent, MirrorAction, MirrorEvent, MirrorPhase, MirrorRing,
-    ParityLayout, StripeLayout,
+use bytes::Bytes;
+use nectary_ram::device::owner::DeviceMachine as _;
+use nectary_ram::format::RecordStamp;
+use nectary_ram::group::{
+    DeviceError, DonorReply, DonorRequest, DonorStanding, MachineAction, MachineEvent, MachineIntent,
 };
 
-use super::blocks::{BLOCK_BYTES, ChangedBlocks};
-use super::client::RamClientModel;
-use super::copies::UndetectedDamage;
-use super::coverage::{RamCoverage, Scenario};
+use super::client::{KillAt, RamClientModel, RamUserOperation, SimulatedMachine, UserMix};
+use super::coverage::RamCoverage;
 use super::donor::{ConnectionId, DonorModel, is_change, range};
-use super::faults::RamFaults;
+use super::fault_plan::{FaultShares, RamFaultPlan};
 use super::network::{ClientId, MILLISECOND, RamNetwork, RamNetworkEvent};
 use super::{TIME_MAX_US, WRITES};
-use crate::cache::history::DeviceHistory;
 use crate::random::SimulationRandom;
 
-/// The number of blocks of a stripe of a mirror.
-const STRIPE_BLOCKS: u64 = 4;
-/// The number of blocks of a stripe with parity, on each donor.
-const CHUNK_BLOCKS: u64 = 2;
-
-/// Returns the pace of a scrub that compares a stripe of a mirror in `stripe_us`.
-fn scrub_us(stripe_us: u64) -> u64 {
-    stripe_us * ((1 << 20) / (STRIPE_BLOCKS * BLOCK_BYTES as u64))
-}
+/// The most attempts to damage bytes at the end of a run.
+pub const LAST_DAMAGE_MAX: u64 = 20;
 
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,50 +37,134 @@ pub enum RamRunStage {
     Done,
 }
 
+/// The layout of a device: where its blocks are, what each may contain, and what has to hold after every step.
+pub trait SimulatedLayout: Sized {
+    type Machine: SimulatedMachine;
+
+    /// Which faults happen how often.
+    const FAULTS: FaultShares;
+    /// How many of a hundred losses of a donor's memory also kill the client.
+    const KILL_AFTER_LOSS_PERCENT: u64;
+    /// After how many of a hundred kills the next client is killed, too.
+    const KILL_AGAIN_PERCENT: u64;
+
+    /// The phase in which the next client is killed, and the number of steps before that.
+    fn draw_kill(random: &mut SimulationRandom) -> (KillAt, u64);
+    /// What users do.
+    fn mix(&self) -> UserMix;
+    /// The number of blocks.
+    fn blocks(&self) -> u64;
+    /// Advances the time of the record of operations; returns the new time.
+    fn tick(&mut self) -> u64;
+    /// Records that a change begins; number 0 stands for zeroes. Returns its position.
+    fn begin_change(&mut self, client: ClientId, blocks: Range<u64>, number: u64) -> u64;
+    /// Makes the machine of a client.
+    fn machine(world: &RamWorld<Self>, client: u64, intent: MachineIntent) -> Self::Machine;
+    /// The scenarios that a machine has reached.
+    fn figures(machine: &Self::Machine) -> Vec<(&'static str, u64)>;
+    /// Describes the state of a machine.
+    fn describe(machine: &Self::Machine, donors: usize) -> String {
+        let links: Vec<_> = (0..donors).filter_map(|donor| machine.group().link_state(donor)).collect();
+        format!("{}, {links:?}", machine.describe())
+    }
+
+    /// Whether an attaching client would believe a donor, whichever other one is missing.
+    fn is_believed(world: &RamWorld<Self>, donor: usize) -> bool;
+    /// Whether every donor has the same view.
+    fn is_told(world: &RamWorld<Self>) -> bool;
+    /// Whether a donor has all acknowledged data.
+    fn has_everything(_world: &RamWorld<Self>, _donor: usize) -> bool {
+        false
+    }
+
+    /// Checks the result of a user's request, and records it.
+    fn complete(world: &mut RamWorld<Self>, client: ClientId, of: RamUserOperation, result: Result<Bytes, DeviceError>);
+    /// Checks a client after its machine has processed an event.
+    fn check_client(world: &mut RamWorld<Self>, client: ClientId);
+    /// Checks the donors after a part of the memory of one has changed.
+    fn memory_changed(world: &mut RamWorld<Self>, donor: usize, offset: u64, bytes: u64);
+    /// Checks the donors after the record of one has changed.
+    fn records_changed(world: &mut RamWorld<Self>, what: &str);
+    /// Checks the donors once everything is restored.
+    fn settled(_world: &mut RamWorld<Self>) {}
+    /// A client has attached, to a device that is new or not.
+    fn attached(world: &mut RamWorld<Self>, client: ClientId, is_new: bool);
+    /// Notes the scenarios that the loss of a client reaches.
+    fn note_death(world: &mut RamWorld<Self>, client: ClientId);
+    /// A client is lost.
+    fn client_lost(_world: &mut RamWorld<Self>) {}
+
+    /// Damages bytes of a donor; returns whether it did.
+    fn damage(world: &mut RamWorld<Self>) -> bool;
+    /// Corrects damaged bytes, because the next fault must not be a second one for the same block.
+    fn heal(world: &mut RamWorld<Self>);
+    /// Describes damage that the scrub still has to find.
+    fn damaged(&self) -> Option<String>;
+    /// Whether damage stays, because the run has damaged more than the policy survives.
+    fn damage_stays(&self) -> bool {
+        false
+    }
+
+    /// Describes what users have read that no order of their operations explains.
+    fn unexplained(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A thread of a user has its turn.
+    fn turn(_world: &mut RamWorld<Self>, _client: ClientId) {}
+    /// A user is about to begin an operation.
+    fn before_operation(_world: &mut RamWorld<Self>) {}
+    /// A donor is about to lose its memory.
+    fn before_loss(_world: &mut RamWorld<Self>, _donor: usize) {}
+    /// The former donor has its place again.
+    fn restored(_world: &mut RamWorld<Self>, _client: ClientId, _donor: usize) {}
+    /// Whether the connection of a request breaks while the donor executes it.
+    fn is_torn(_world: &mut RamWorld<Self>, _body: &DonorRequest) -> bool {
+        false
+    }
+    /// A request is lost with its connection.
+    fn lost_in_flight(_world: &mut RamWorld<Self>, _connection: ConnectionId, _body: &DonorRequest) {}
+}
+
+/// What users have done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct UserCounts {
+    pub writes: u64,
+    pub flushes: u64,
+    pub operations: u64,
+    pub failed: u64,
+}
+
 /// A run.
-pub struct RamWorld {
+pub struct RamWorld<L: SimulatedLayout> {
+    pub seed: u64,
     pub random: SimulationRandom,
     pub network: RamNetwork,
-    pub geometry: RecordGeometry,
-    pub ring: MirrorRing,
-    pub rows: ParityLayout,
+    pub layout: L,
     pub donors: Vec<DonorModel>,
-    pub clients: Vec<RamClientModel>,
+    pub clients: Vec<RamClientModel<L::Machine>>,
     /// The client that has the device, or is acquiring it.
     pub current: ClientId,
     pub is_created: bool,
     pub stage: RamRunStage,
     /// The client with which everything was restored.
     pub settled: ClientId,
-    pub history: DeviceHistory,
-    pub blocks: ChangedBlocks,
-    /// Wrong copies that no read has detected yet.
-    pub lies: Vec<UndetectedDamage>,
-    pub had_lies: bool,
-    /// Blocks that a crash may have lost, each with the client that found that.
-    pub may_be_lost: BTreeMap<u64, ClientId>,
-    /// The time of the history until which a block may have been lost.
-    pub were_lost: BTreeMap<u64, u64>,
     /// Whether more donors were lost than the policy survives.
     pub is_lossy: bool,
-    /// Whether other donors take the place of some.
-    pub has_moves: bool,
-    /// The donor whose place another one took last.
-    pub former: Option<(usize, DonorModel)>,
+    /// The client that had the device then.
+    pub lost_client: Option<ClientId>,
+    /// Whether blocks were lost for good before the step in progress.
+    pub was_lost: bool,
     /// The pace of the scrub; 0: no client scrubs.
     pub scrub_us: u64,
     /// The client with which everything else was restored, and the passes of its scrub until then.
-    pub left_to_scrub: Option<(ClientId, u64)>,
-    pub faults: RamFaults,
+    left_to_scrub: Option<(ClientId, u64)>,
+    pub faults: RamFaultPlan,
     pub coverage: RamCoverage,
     pub broken: Option<String>,
-    pub writes: u64,
-    pub operations: u64,
-    pub failed: u64,
-    /// For each donor, whether an attaching client may accept its data, according to the donors' records.
-    pub believed: Vec<bool>,
-    /// Whether all donors have the same record.
-    pub is_told: bool,
+    /// How many acknowledged writes end the work.
+    pub writes_wanted: u64,
+    pub counts: UserCounts,
     /// For each donor, whether the client that was killed last had left it.
     pub left_at_crash: Vec<bool>,
     /// The number of clients in succession that were killed before they had attached.
@@ -103,72 +176,43 @@ pub struct RamWorld {
     pub story: Option<Vec<String>>,
 }
 
-impl RamWorld {
-    pub fn new(seed: u64, code: RedundancyCode) -> RamWorld {
-        let mut random = SimulationRandom::new(seed);
-        let drawn = random.below(5) as usize;
-        let (members, stripe_blocks) = match code {
-            RedundancyCode::Parity => {
-                let members = [3, 3, 4, 4, 5][drawn];
-                (members, CHUNK_BLOCKS * u64::from(members - 1))
-            }
-            _ => ([2, 2, 3, 3, 4][drawn], STRIPE_BLOCKS),
-        };
-        let blocks = 18 + random.below(14);
-        let geometry = RecordGeometry {
-            device: [seed as u8; 16],
-            bytes: blocks * BLOCK_BYTES as u64,
-            block_bytes: BLOCK_BYTES as u32,
-            stripe_bytes: (stripe_blocks * BLOCK_BYTES as u64) as u32,
-            members,
-            code,
-        };
-        let (ring, rows) = (MirrorRing::new(&geometry), ParityLayout::new(&geometry));
-        let donor_bytes = if geometry.is_parity() { rows.donor_bytes() } else { ring.donor_bytes() };
-        let donors: Vec<DonorModel> =
-            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), donor_bytes, at)).collect();
-        let faults = RamFaults::new(&mut random);
-        let scrub_us = if random.chance(40) { scrub_us(2 * MILLISECOND + random.below(20 * MILLISECOND)) } else { 0 };
-        let has_moves = random.chance(30);
-        let mut world = RamWorld {
+impl<L: SimulatedLayout> RamWorld<L> {
+    /// A run whose layout, donors and faults are drawn; its first client creates the device.
+    pub fn new(
+        seed: u64,
+        random: SimulationRandom,
+        layout: L,
+        donors: Vec<DonorModel>,
+        faults: RamFaultPlan,
+        coverage: RamCoverage,
+    ) -> RamWorld<L> {
+        RamWorld {
+            seed,
+            random,
             network: RamNetwork::new(),
-            geometry,
-            ring,
-            rows,
+            layout,
             clients: Vec::new(),
             current: 0,
             is_created: false,
             stage: RamRunStage::Work,
             settled: 0,
-            history: DeviceHistory::default(),
-            blocks: ChangedBlocks::new(blocks),
-            lies: Vec::new(),
-            had_lies: false,
-            may_be_lost: BTreeMap::new(),
-            were_lost: BTreeMap::new(),
             is_lossy: false,
-            has_moves,
-            former: None,
-            scrub_us,
+            lost_client: None,
+            was_lost: false,
+            scrub_us: 0,
             left_to_scrub: None,
             faults,
-            coverage: RamCoverage::default(),
+            coverage,
             broken: None,
-            writes: 0,
-            operations: 0,
-            failed: 0,
-            believed: vec![false; donors.len()],
-            is_told: false,
+            writes_wanted: WRITES,
+            counts: UserCounts::default(),
             left_at_crash: vec![false; donors.len()],
             killed_unattached: 0,
             numbers: 0,
             trace: seed,
             story: None,
             donors,
-            random,
-        };
-        world.start(MachineIntent::Create);
-        world
+        }
     }
 
     pub fn now_us(&self) -> u64 {
@@ -183,9 +227,8 @@ impl RamWorld {
             };
             self.trace = (self.trace ^ self.now_us()).wrapping_mul(0x0100_0000_01b3);
             if self.now_us() > TIME_MAX_US {
-                let client = &self.clients[self.current];
-                let (phase, standing) = (client.machine.phase(), client.machine.standing());
-                return self.break_with(format!("stuck in {:?}, {phase:?}, donors {standing:?}", self.stage));
+                let state = self.state_of(self.current);
+                return self.break_with(format!("stuck in {:?}, {state}", self.stage));
             }
             self.happen(happening);
             self.advance_stage();
@@ -218,7 +261,7 @@ impl RamWorld {
             RamNetworkEvent::ClientSeesEnd { connection } => self.client_sees_end(connection),
             RamNetworkEvent::Wake { client } => self.wake(client),
             RamNetworkEvent::Submit { client } => {
-                self.replace_sometimes(client);
+                L::turn(self, client);
                 self.submit(client);
             }
             RamNetworkEvent::Fault => self.fault(),
@@ -228,7 +271,7 @@ impl RamWorld {
             RamNetworkEvent::Kill { client } => self.kill(client),
             RamNetworkEvent::PauseEnds { client } => {
                 if self.clients[client].is_alive {
-                    self.coverage.met(Scenario::PausedAndCut);
+                    self.coverage.met("client paused, all donors cut, then back", 1);
                 }
             }
         }
@@ -242,7 +285,7 @@ impl RamWorld {
     fn connect(&mut self, client: ClientId, donor: usize) {
         let (now_us, at) = (self.now_us(), &self.donors[donor]);
         let state = &self.clients[client];
-        if !state.is_alive || state.machine.phase() == MirrorPhase::Ended || state.connections[donor].is_some() {
+        if !state.is_alive || state.machine.has_ended() || state.connections[donor].is_some() {
             return;
         }
         let is_away = at.down_until_us > now_us || at.paused_until_us > now_us || state.paused_until_us > now_us;
@@ -251,7 +294,7 @@ impl RamWorld {
         }
         let connection = self.network.connect(client, donor, &mut self.random);
         self.clients[client].connections[donor] = Some(connection);
-        let event = MirrorEvent::Connected { donor, incarnation: self.donors[donor].incarnation };
+        let event = MachineEvent::Connected { donor, incarnation: self.donors[donor].incarnation };
         let at_us = self.network.up(connection, &mut self.random);
         self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
     }
@@ -263,9 +306,12 @@ impl RamWorld {
             return;
         }
         if !at.is_client_open && !is_late {
-            if let Some(late_us) = at.late_us {
-                self.network
-                    .plan(now_us + late_us, RamNetworkEvent::AtDonor { connection, request, body, is_late: true });
+            match at.late_us {
+                Some(late_us) => {
+                    let happening = RamNetworkEvent::AtDonor { connection, request, body, is_late: true };
+                    self.network.plan(now_us + late_us, happening);
+                }
+                None => L::lost_in_flight(self, connection, &body),
             }
             return;
         }
@@ -289,17 +335,22 @@ impl RamWorld {
         }
         let finishes = at.is_finished && self.donors[donor].owner == Some(connection);
         if !at.is_donor_open && !finishes {
-            return;
+            return L::lost_in_flight(self, connection, &body);
         }
         if let DonorRequest::SwapMetadata { expected, .. } = &body
             && RecordStamp::of(&self.donors[donor].area) == *expected
         {
             self.fence(donor, connection);
         }
+        if L::is_torn(self, &body) {
+            let client = self.network.connections[connection].client;
+            self.break_connection(client, donor);
+            return L::lost_in_flight(self, connection, &body);
+        }
         let reply = self.perform(connection, &body);
         if self.network.connections[connection].is_donor_open && self.network.connections[connection].is_client_open {
             let at_us = self.network.up(connection, &mut self.random);
-            let event = MirrorEvent::Replied { donor, request, reply };
+            let event = MachineEvent::Replied { donor, request, reply };
             self.network.plan(at_us, RamNetworkEvent::AtClient { connection, event });
         }
     }
@@ -326,26 +377,27 @@ impl RamWorld {
         }
     }
 
-    fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> DonorReply {
+    pub fn perform(&mut self, connection: ConnectionId, body: &DonorRequest) -> DonorReply {
         let donor = self.network.connections[connection].donor;
         let connections = &self.network.connections;
         let reply = self.donors[donor].execute(connection, body, |other| connections[other].is_donor_open);
-        let is_done = reply == DonorReply::Done;
-        if is_done && is_change(body) {
-            if !self.network.connections[connection].is_client_open {
-                self.coverage.met(Scenario::LateWrite);
-            }
+        if reply != DonorReply::Done {
+            return reply;
+        }
+        if is_change(body) {
+            let is_given_up = !self.network.connections[connection].is_client_open;
+            self.coverage.met("write lands after its connection was given up", u64::from(is_given_up));
             if let Some((offset, bytes)) = range(body) {
-                self.memory_changed(donor, offset, bytes);
+                L::memory_changed(self, donor, offset, bytes);
             }
         }
-        if is_done && matches!(body, DonorRequest::SwapMetadata { .. }) {
-            self.records_changed();
+        if matches!(body, DonorRequest::SwapMetadata { .. }) {
+            L::records_changed(self, "after a record");
         }
         reply
     }
 
-    fn at_client(&mut self, connection: ConnectionId, event: MirrorEvent) {
+    fn at_client(&mut self, connection: ConnectionId, event: MachineEvent) {
         let at = &self.network.connections[connection];
         let (client, donor, now_us) = (at.client, at.donor, self.now_us());
         if !at.is_client_open || !self.clients[client].is_alive {
@@ -355,10 +407,10 @@ impl RamWorld {
         if let Some(until_us) = self.network.cut_until(client, donor).or((paused_us > now_us).then_some(paused_us)) {
             return self.network.plan(until_us, RamNetworkEvent::AtClient { connection, event });
         }
-        if let MirrorEvent::Connected { incarnation, .. } = event {
+        if let MachineEvent::Connected { incarnation, .. } = event {
             let known = std::mem::replace(&mut self.clients[client].incarnations[donor], incarnation);
             if known != 0 && known != incarnation {
-                self.coverage.met(Scenario::RestartBetween);
+                self.coverage.met("donor restarted between two connections", 1);
             }
         }
         self.step(client, event);
@@ -376,7 +428,7 @@ impl RamWorld {
         }
         self.network.connections[connection].is_client_open = false;
         self.clients[client].connections[donor] = None;
-        self.step(client, MirrorEvent::Disconnected { donor });
+        self.step(client, MachineEvent::Disconnected { donor });
         self.plan_connect(client, donor);
     }
 
@@ -387,19 +439,20 @@ impl RamWorld {
             return self.network.plan(state.paused_until_us, RamNetworkEvent::Wake { client });
         }
         if wake_us <= now_us {
-            self.step(client, MirrorEvent::Time);
+            self.step(client, MachineEvent::Time);
         }
         let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
         self.network.plan(next_us, RamNetworkEvent::Wake { client });
     }
 
     /// Passes an event to a client's machine, and executes the resulting actions.
-    pub fn step(&mut self, client: ClientId, event: MirrorEvent) {
+    pub fn step(&mut self, client: ClientId, event: MachineEvent) {
         let now_us = self.now_us();
         let before = self.story.as_ref().map(|_| self.state_of(client));
         let state = &mut self.clients[client];
+        self.was_lost = state.machine.group().standing().contains(&DonorStanding::Lost);
         state.machine.step(now_us, event);
-        let actions: Vec<MirrorAction> = state.machine.actions().collect();
+        let actions = state.machine.take_actions();
         if let Some(before) = before {
             let after = self.state_of(client);
             if before != after {
@@ -408,28 +461,28 @@ impl RamWorld {
         }
         for action in actions {
             match action {
-                MirrorAction::Send { donor, request, body } => {
+                MachineAction::Send { donor, request, body } => {
                     if let Some(connection) = self.clients[client].connections[donor] {
                         let at_us = self.network.down(connection, &mut self.random);
                         self.network
                             .plan(at_us, RamNetworkEvent::AtDonor { connection, request, body, is_late: false });
                     }
                 }
-                MirrorAction::Disconnect { donor } => {
+                MachineAction::Disconnect { donor } => {
                     if let Some(connection) = self.clients[client].connections[donor].take() {
                         self.network.give_up(connection, &mut self.random);
                     }
                     self.plan_connect(client, donor);
                 }
-                MirrorAction::Restore { donor } => self.restored(client, donor),
-                MirrorAction::Complete { id, result } => self.complete(client, id, result),
-                MirrorAction::Attached => self.attached(client),
-                MirrorAction::Refused(refusal) => self.refused(client, refusal),
-                MirrorAction::Superseded => {
-                    self.coverage.met(Scenario::Superseded);
+                MachineAction::Restore { donor } => L::restored(self, client, donor),
+                MachineAction::Complete { id, result } => self.complete(client, id, result),
+                MachineAction::Attached => self.attached(client),
+                MachineAction::Refused(refusal) => self.refused(client, refusal),
+                MachineAction::Superseded => {
+                    self.coverage.met("superseded client ends", 1);
                     self.close(client);
                 }
-                MirrorAction::Detached => {
+                MachineAction::Detached => {
                     self.close(client);
                     if self.stage == RamRunStage::Reread {
                         self.start(MachineIntent::Attach { take_over: false, trust_remaining: false });
@@ -437,15 +490,28 @@ impl RamWorld {
                 }
             }
         }
-        self.check_client(client);
+        L::check_client(self, client);
         self.kill_if_due(client);
+    }
+
+    /// Checks the result of a user's request; the user goes on.
+    fn complete(&mut self, client: ClientId, id: u64, result: Result<Bytes, DeviceError>) {
+        let Some(pending) = self.clients[client].pending.remove(&id) else {
+            return self.break_with(format!("request {id} is completed twice"));
+        };
+        let is_over = matches!(result, Err(DeviceError::Superseded | DeviceError::NotAttached));
+        self.counts.failed += u64::from(result.is_err());
+        L::complete(self, client, pending, result);
+        if self.stage == RamRunStage::Work && !is_over {
+            self.plan_submit(client);
+        }
     }
 
     fn advance_stage(&mut self) {
         let now_us = self.now_us();
         match self.stage {
             _ if now_us >= self.faults.ends_us => self.stage = RamRunStage::Done,
-            RamRunStage::Work if self.writes >= WRITES && self.faults.are_over(now_us) => {
+            RamRunStage::Work if self.counts.writes >= self.writes_wanted && self.faults.are_over(now_us) => {
                 self.stage = RamRunStage::Settle;
                 self.network.heal();
                 for donor in &mut self.donors {
@@ -460,11 +526,9 @@ impl RamWorld {
             RamRunStage::Settle => {
                 let client = &self.clients[self.current];
                 if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() && !self.awaits_scrub() {
-                    self.check_copies();
-                    // The next client does not know the checksums, so it could not detect wrong copies.
-                    self.heal_lies();
+                    L::settled(self);
                     (self.stage, self.settled) = (RamRunStage::Reread, self.current);
-                    self.step(self.current, MirrorEvent::Detach);
+                    self.step(self.current, MachineEvent::Detach);
                 }
             }
             RamRunStage::Reread => {
@@ -477,17 +541,34 @@ impl RamWorld {
         }
     }
 
-    fn state_of(&self, client: ClientId) -> String {
-        let machine = &self.clients[client].machine;
-        let links: Vec<_> = (0..self.donors.len()).filter_map(|donor| machine.link_state(donor)).collect();
-        format!("{:?}, {:?}, {links:?}, view {:?}", machine.phase(), machine.standing(), machine.view().number())
+    /// Whether the scrub still has to repair damage; it must have done so after two passes. In a run whose clients scrub,
+    /// bytes are damaged once more at the end.
+    fn awaits_scrub(&mut self) -> bool {
+        if self.scrub_us == 0 || self.layout.damage_stays() {
+            return false;
+        }
+        let passes = self.clients[self.current].machine.scrub_progress().passes;
+        if self.left_to_scrub.is_none_or(|(client, _)| client != self.current) {
+            self.left_to_scrub = Some((self.current, passes));
+            (0..LAST_DAMAGE_MAX).find(|_| L::damage(self));
+        }
+        let before = self.left_to_scrub.map_or(passes, |(_, before)| before);
+        let Some(damage) = self.layout.damaged() else { return false };
+        if passes > before + 1 {
+            self.break_with(format!("the scrub has left damage: {damage}"));
+        }
+        true
     }
 
-    /// Returns for each donor whether a client has left it.
-    pub fn left_by(&self, client: ClientId) -> Vec<bool> {
-        let standing = self.clients[client].machine.standing().iter();
-        standing
-            .map(|standing| matches!(standing, DonorStanding::Out | DonorStanding::Leaving | DonorStanding::Rebuilding))
-            .collect()
+    fn state_of(&self, client: ClientId) -> String {
+        L::describe(&self.clients[client].machine, self.donors.len())
+    }
+
+    /// Notes that a donor which an earlier client had left is being filled.
+    pub fn note_return(&mut self, client: ClientId, donor: usize) {
+        let is_filled = self.clients[client].machine.group().standing()[donor] == DonorStanding::Rebuilding;
+        if is_filled && std::mem::take(&mut self.left_at_crash[donor]) {
+            self.coverage.met("left donor returns after the client crashed", 1);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What has to be so at every moment of a move, whatever the machine repeats later.
 //!
-//! Promises: a run breaks at the first event after which a rule of `nectary_ram::moving` does not hold, also where no user
+//! Promises: a run breaks at the first event after which a rule of `nectary_ram::device::moves` does not hold, also where no user
 //! reads the bytes.
 //!
 //! | while | then |
@@ -13,8 +13,8 @@
 //! | the former one is to be emptied | all were told |
 //! | the move is done | the other one is trusted, and all were told |
 
-use nectary_ram::mirror::DonorStanding;
-use nectary_ram::moving::MoveStage as Of;
+use nectary_ram::device::moves::MoveStage as Of;
+use nectary_ram::group::DonorStanding;
 
 use super::world::{MoveProcedure, MoveRunStage, RamMovesWorld};
 
@@ -34,7 +34,7 @@ impl RamMovesWorld {
         if self.stage != MoveRunStage::Procedure || !is_moved || self.faults.have_cost || !client.is_attached {
             return None;
         }
-        let standing = client.machine.members().standing();
+        let standing = client.machine.group().standing();
         let left = standing.iter().position(|standing| *standing != DonorStanding::Trusted)?;
         Some(format!("the donor of place {left} is left, and nothing has failed for long"))
     }
@@ -42,7 +42,7 @@ impl RamMovesWorld {
     /// Finds a donor that counts as told of the view, and has another one.
     fn find_untold(&self) -> Option<String> {
         let client = &self.clients[self.current];
-        let (members, view) = (client.machine.members(), client.machine.view());
+        let (members, view) = (client.machine.group(), client.machine.group().view());
         if !client.is_attached || !members.is_view_stored() {
             return None;
         }
@@ -71,7 +71,7 @@ impl RamMovesWorld {
         let moving = client.mover.moving()?;
         let (place, other) = (moving.donor(), moving.session.host);
         let former = client.places[place];
-        let incarnation = client.machine.view().members[place].incarnation;
+        let incarnation = client.machine.group().view().members[place].incarnation;
         let are_own = self.is_own(former, incarnation) && self.is_own(other, moving.session.incarnation?);
         are_own.then_some((place, former, other))
     }
@@ -114,7 +114,7 @@ impl RamMovesWorld {
     pub fn check_end(&mut self, client: usize) {
         let state = &self.clients[client];
         let Some(moving) = state.mover.moving() else { return };
-        let (place, stage, members) = (moving.donor(), moving.plan().stage(), state.machine.members());
+        let (place, stage, members) = (moving.donor(), moving.plan().stage(), state.machine.group());
         let is_good = members.standing()[place] == DonorStanding::Trusted && members.is_view_stored();
         if matches!(stage, Of::Settling | Of::Filling) && !is_good {
             self.break_with(format!("the move of place {place} is done in {stage:?}, and its donor is not trusted"));

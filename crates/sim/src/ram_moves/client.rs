@@ -1,17 +1,17 @@
 //! A client of a run: the machine, and around it what the owner of a live device does for it.
 //!
 //! Owns: connections, and the messages of a move. Leaves to others: what a move does, and what changes meanwhile, which
-//! is the `Mover` of `nectary_ram::moving` here as in a live device.
+//! is the `Mover` of `nectary_ram::device::moves` here as in a live device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use nectary_ram::device::moves::{EndedMove, MovePlan, MoveStage, MoveStep, MoveStop, Mover, PreparationResult};
+use nectary_ram::device::owner::DeviceMachine;
 use nectary_ram::format::{DonorRecord, RecordStamp};
-use nectary_ram::mirror::{DonorReply, DonorRequest, MirrorAction, MirrorEvent};
-use nectary_ram::moving::{EndedMove, MovePlan, MoveStage, MoveStep, MoveStop, Mover, PreparationResult};
+use nectary_ram::group::{DonorReply, DonorRequest, MachineAction, MachineEvent};
 
-use super::coverage::Scenario;
-use super::device::{PolicyMachine, donor_bytes};
+use super::device::donor_bytes;
 use super::network::{MILLISECOND, MoveNetworkEvent, RequestPurpose};
 use super::world::RamMovesWorld;
 
@@ -48,7 +48,7 @@ pub struct MoveEndpoints {
 
 /// A client.
 pub struct MoveClientModel {
-    pub machine: PolicyMachine,
+    pub machine: Box<dyn DeviceMachine>,
     pub is_alive: bool,
     pub is_attached: bool,
     pub paused_until_us: u64,
@@ -63,7 +63,7 @@ pub struct MoveClientModel {
 }
 
 impl MoveClientModel {
-    pub fn new(machine: PolicyMachine, places: Vec<usize>, spares: Vec<usize>) -> MoveClientModel {
+    pub fn new(machine: Box<dyn DeviceMachine>, places: Vec<usize>, spares: Vec<usize>) -> MoveClientModel {
         let count = places.len();
         MoveClientModel {
             machine,
@@ -91,7 +91,7 @@ impl RamMovesWorld {
 
     pub fn connect(&mut self, client: usize, place: usize, attempt: u64) {
         let state = &self.clients[client];
-        if !state.is_alive || state.machine.is_ended() || state.attempts[place] != attempt {
+        if !state.is_alive || state.machine.has_ended() || state.attempts[place] != attempt {
             return;
         }
         let host = state.places[place];
@@ -111,7 +111,7 @@ impl RamMovesWorld {
         }
         let incarnation = self.network.hosts[host].model.incarnation;
         match place {
-            Some(donor) => self.step(client, MirrorEvent::Connected { donor, incarnation }),
+            Some(donor) => self.step(client, MachineEvent::Connected { donor, incarnation }),
             None => {
                 let number = self.clients[client].mover.number();
                 self.network.send(
@@ -147,7 +147,7 @@ impl RamMovesWorld {
         let state = &self.clients[client];
         if let Some(donor) = place.filter(|place| state.links[*place] == Some(connection)) {
             self.lose(client, donor);
-            self.step(client, MirrorEvent::Disconnected { donor });
+            self.step(client, MachineEvent::Disconnected { donor });
             return self.plan_connect(client, donor, 20 * MILLISECOND);
         }
         self.network.connections[connection].is_client_open = false;
@@ -166,33 +166,34 @@ impl RamMovesWorld {
     }
 
     /// Passes an event to a client's machine, and does everything that follows.
-    pub fn step(&mut self, client: usize, event: MirrorEvent) {
+    pub fn step(&mut self, client: usize, event: MachineEvent) {
         self.step_only(client, event);
         self.drive(client);
     }
 
-    fn step_only(&mut self, client: usize, event: MirrorEvent) {
+    fn step_only(&mut self, client: usize, event: MachineEvent) {
         let now_us = self.network.now_us;
-        let before = self.story.as_ref().map(|_| self.clients[client].machine.state());
-        let actions = self.clients[client].machine.step(now_us, event);
+        let before = self.story.as_ref().map(|_| self.clients[client].machine.describe());
+        self.clients[client].machine.step(now_us, event);
+        let actions = self.clients[client].machine.take_actions();
         if let Some(before) = before {
-            let after = self.clients[client].machine.state();
+            let after = self.clients[client].machine.describe();
             if before != after {
                 self.tell(|| format!("client {client}: {after}"));
             }
         }
         for action in actions {
             match action {
-                MirrorAction::Send { donor, request, body } => self.send(client, donor, request, body),
-                MirrorAction::Disconnect { donor } => {
+                MachineAction::Send { donor, request, body } => self.send(client, donor, request, body),
+                MachineAction::Disconnect { donor } => {
                     self.lose(client, donor);
                     self.plan_connect(client, donor, 0);
                 }
-                MirrorAction::Restore { donor } => self.restore(client, donor),
-                MirrorAction::Complete { id, result } => self.complete(client, id, result),
-                MirrorAction::Attached => self.attached(client),
-                MirrorAction::Refused(refusal) => self.refused(client, refusal),
-                MirrorAction::Superseded | MirrorAction::Detached => self.kill(client),
+                MachineAction::Restore { donor } => self.restore(client, donor),
+                MachineAction::Complete { id, result } => self.complete(client, id, result),
+                MachineAction::Attached => self.attached(client),
+                MachineAction::Refused(refusal) => self.refused(client, refusal),
+                MachineAction::Superseded | MachineAction::Detached => self.kill(client),
             }
         }
     }
@@ -217,7 +218,7 @@ impl RamMovesWorld {
     fn drive_move(&mut self, client: usize) -> bool {
         let now_us = self.network.now_us;
         let state = &mut self.clients[client];
-        let next = state.mover.next(now_us, state.machine.members());
+        let next = state.mover.next(now_us, state.machine.group());
         let number = state.mover.number();
         let Some(moving) = state.mover.moving_mut() else { return false };
         let (place, sides) = (moving.donor(), &mut moving.session);
@@ -239,7 +240,7 @@ impl RamMovesWorld {
                 kept.into_iter().for_each(|(request, body)| self.send(client, place, request, body));
             }
             MoveStep::Switch => self.switch(client),
-            MoveStep::Empty if !state.machine.members().is_view_stored() => {
+            MoveStep::Empty if !state.machine.group().is_view_stored() => {
                 self.break_with(format!("the former donor of place {place} is emptied before all are told"));
             }
             MoveStep::Empty => match sides.former.and_then(|(_, connection)| connection) {
@@ -249,8 +250,8 @@ impl RamMovesWorld {
             MoveStep::Done => self.end_move(client, true),
             MoveStep::Stop(stop) => {
                 match stop {
-                    MoveStop::OtherLost(_) => self.coverage.met(Scenario::OtherLost),
-                    MoveStop::TakerLost => self.coverage.met(Scenario::TakerLost),
+                    MoveStop::OtherLost(_) => self.coverage.met("moves ended for a lost donor", 1),
+                    MoveStop::TakerLost => self.coverage.met("other donor lost after the switch", 1),
                     MoveStop::Left | MoveStop::BothLost => {}
                 }
                 self.end_move(client, false);
@@ -265,7 +266,7 @@ impl RamMovesWorld {
     }
 
     fn switch(&mut self, client: usize) {
-        self.coverage.met(Scenario::Switched);
+        self.coverage.met("another donor took the place", 1);
         self.check_switch(client);
         let state = &mut self.clients[client];
         let Some(moving) = state.mover.moving_mut() else { return };
@@ -286,8 +287,8 @@ impl RamMovesWorld {
         self.rename(former, host);
         self.tell(|| format!("host {host} takes place {donor} of host {former}"));
         let incarnation = self.network.hosts[host].model.incarnation;
-        self.step_only(client, MirrorEvent::Replaced { donor, incarnation });
-        self.step_only(client, MirrorEvent::Connected { donor, incarnation });
+        self.step_only(client, MachineEvent::Replaced { donor, incarnation });
+        self.step_only(client, MachineEvent::Connected { donor, incarnation });
     }
 
     /// The SPEC names another donor.
@@ -299,7 +300,7 @@ impl RamMovesWorld {
     }
 
     fn restore(&mut self, client: usize, donor: usize) {
-        self.coverage.met(Scenario::Reverted);
+        self.coverage.met("moves reverted", 1);
         let state = &mut self.clients[client];
         let former = state.mover.moving().filter(|moving| moving.donor() == donor);
         let former = former.and_then(|moving| moving.session.former);
@@ -331,7 +332,7 @@ impl RamMovesWorld {
         let host = sides.host;
         if is_done {
             let is_spare = stage == MoveStage::Filling;
-            self.coverage.met(if is_spare { Scenario::Spared } else { Scenario::Moved });
+            self.coverage.met(if is_spare { "spares filled" } else { "moves done" }, 1);
             state.spares.retain(|spare| *spare != host);
         }
         self.tell(|| format!("the move of place {donor} to host {host} ends in {stage:?}, done {is_done}"));
@@ -346,7 +347,7 @@ impl RamMovesWorld {
         let now_us = self.network.now_us;
         let bytes = donor_bytes(&self.geometry);
         let state = &mut self.clients[client];
-        let checked = state.mover.check(place, state.machine.members(), state.links[place].is_some());
+        let checked = state.mover.check(place, state.machine.group(), state.links[place].is_some());
         let Some(is_left) = checked.ok().filter(|_| !state.places.contains(&host)) else { return false };
         let part_bytes = (bytes / PARTS).max(crate::ram::blocks::BLOCK_BYTES as u64);
         let plan = MovePlan::new(place, bytes, part_bytes, now_us);
@@ -383,7 +384,8 @@ impl RamMovesWorld {
     fn use_spares(&mut self, client: usize) {
         let now_us = self.network.now_us;
         let state = &mut self.clients[client];
-        let (members, filled) = (state.machine.members(), state.machine.filled());
+        let (members, filled) =
+            (state.machine.group(), state.machine.rebuild_progress().map_or(0, |(_, copied, _)| copied));
         if state.mover.moving().is_some() {
             if state.mover.hopeless(now_us, LOST_AFTER_US, members, filled).is_some() {
                 self.give_up_filling(client);
@@ -398,7 +400,7 @@ impl RamMovesWorld {
     }
 
     fn give_up_filling(&mut self, client: usize) {
-        self.coverage.met(Scenario::SpareGivenUp);
+        self.coverage.met("spares given up", 1);
         let Some(moving) = self.clients[client].mover.moving() else { return };
         let (place, former, host) = (moving.donor(), moving.session.former, moving.session.host);
         self.end_move(client, false);
@@ -408,7 +410,7 @@ impl RamMovesWorld {
         self.lose(client, place);
         self.clients[client].places[place] = former;
         self.rename(former, host);
-        self.step_only(client, MirrorEvent::Disconnected { donor: place });
+        self.step_only(client, MachineEvent::Disconnected { donor: place });
         self.plan_connect(client, place, 0);
     }
 
@@ -422,7 +424,7 @@ impl RamMovesWorld {
                     return;
                 };
                 self.clients[client].mover.answered(donor, request);
-                return self.step(client, MirrorEvent::Replied { donor, request, reply });
+                return self.step(client, MachineEvent::Replied { donor, request, reply });
             }
             (RequestPurpose::Area(of), DonorReply::Metadata { area, .. }) => {
                 let body = DonorRequest::SwapMetadata { expected: RecordStamp::of(&area), record: Bytes::new() };
@@ -508,7 +510,7 @@ impl RamMovesWorld {
     /// The other donor is prepared.
     fn prepared(&mut self, client: usize) {
         let state = &mut self.clients[client];
-        match state.mover.prepared(state.machine.members()) {
+        match state.mover.prepared(state.machine.group()) {
             Some(PreparationResult::TakesPlace) => self.take_left_place(client),
             Some(PreparationResult::IsBack) => self.end_move(client, false),
             Some(PreparationResult::Copies) => {
@@ -535,7 +537,7 @@ impl RamMovesWorld {
         self.lose(client, donor);
         self.rename(former, host);
         self.tell(|| format!("host {host} takes place {donor}, which was left, of host {former}"));
-        self.step_only(client, MirrorEvent::Disconnected { donor });
+        self.step_only(client, MachineEvent::Disconnected { donor });
         self.plan_connect(client, donor, 0);
     }
 }

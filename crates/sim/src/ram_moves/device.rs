@@ -1,13 +1,11 @@
 //! A device of any policy: its shape before and after it grows, and its machine.
 
 use bytes::Bytes;
+use nectary_ram::device::owner::{self, DeviceMachine};
 use nectary_ram::format::slots::DonorAreas;
 use nectary_ram::format::{FormerSize, Formers, RecordGeometry, RedundancyCode};
-use nectary_ram::log::{self, ParityLogConfiguration};
-use nectary_ram::mirror::{
-    self, MachineIntent, MachineTimes, MirrorAction, MirrorEvent, MirrorRing, ParityLayout, StripeLayout as _,
-};
-use nectary_ram::moving::MoveMachine;
+use nectary_ram::group::{MachineIntent, MachineTimes};
+use nectary_ram::logged::ParityLogConfiguration;
 use nectary_ram::placement::{PlacementSettings, RedundancyPolicy};
 
 use crate::ram::blocks::BLOCK_BYTES;
@@ -31,12 +29,6 @@ pub const TIMES: MachineTimes = MachineTimes {
     scrub_us: 0,
     scrub_rest_us: 60_000 * MILLISECOND,
 };
-
-/// The machine of a device.
-pub enum PolicyMachine {
-    InPlace(Box<mirror::MirrorMachine>),
-    Log(Box<log::ParityLogMachine>),
-}
 
 /// Draws the geometry of a device, and the one that it has when it has grown.
 pub fn draw(random: &mut SimulationRandom, policy: RedundancyPolicy, seed: u64) -> (RecordGeometry, RecordGeometry) {
@@ -78,115 +70,36 @@ pub fn draw(random: &mut SimulationRandom, policy: RedundancyPolicy, seed: u64) 
 }
 
 fn geometry_of(layout: &PlacementSettings, formers: Formers, seed: u64) -> RecordGeometry {
-    configuration(layout.clone(), formers, [seed as u8; 16], Vec::new(), 1, MachineIntent::Create).geometry()
+    let configuration = ParityLogConfiguration {
+        device: [seed as u8; 16],
+        block_bytes: BLOCK_BYTES as u32,
+        layout: layout.clone(),
+        formers,
+        labels: Vec::new(),
+        client: 1,
+        intent: MachineIntent::Create,
+        times: TIMES,
+    };
+    configuration.geometry()
 }
 
-fn configuration(
-    layout: PlacementSettings,
-    formers: Formers,
-    device: [u8; 16],
-    labels: Vec<String>,
-    client: u64,
-    intent: MachineIntent,
-) -> ParityLogConfiguration {
-    let block_bytes = BLOCK_BYTES as u32;
-    ParityLogConfiguration { device, block_bytes, layout, formers, labels, client, intent, times: TIMES }
-}
-
-/// The bytes that a device has on each donor.
+/// The bytes that a device has on each donor, not rounded up as on real ones.
 pub fn donor_bytes(geometry: &RecordGeometry) -> u64 {
     match ParityLogConfiguration::shape_of(geometry) {
         Some(shape) => DonorAreas::new(&shape).donor_bytes,
-        None if geometry.is_parity() => ParityLayout::new(geometry).donor_bytes(),
-        None => MirrorRing::new(geometry).donor_bytes(),
+        None => owner::donor_bytes(geometry),
     }
 }
 
-impl PolicyMachine {
-    /// The machine of a client that begins to create or attach the device.
-    pub fn new(geometry: RecordGeometry, client: u64, intent: MachineIntent, now_us: u64) -> PolicyMachine {
-        let labels: Vec<String> = (0..geometry.members).map(|donor| format!("host-{donor}")).collect();
-        match geometry.log() {
-            None => {
-                let configuration = mirror::MirrorConfiguration { geometry, labels, client, intent, times: TIMES };
-                let machine = mirror::MirrorMachine::new(configuration, now_us).expect("the geometry is possible");
-                PolicyMachine::InPlace(Box::new(machine))
-            }
-            Some(shape) => {
-                let layout = ParityLogConfiguration::layout_of(&geometry).expect("the layout is possible");
-                let configuration = configuration(layout, shape.formers, geometry.device, labels, client, intent);
-                let machine = log::ParityLogMachine::new(configuration, now_us).expect("the configuration is possible");
-                PolicyMachine::Log(Box::new(machine))
-            }
-        }
-    }
-
-    pub fn step(&mut self, now_us: u64, event: MirrorEvent) -> Vec<MirrorAction> {
-        match self {
-            PolicyMachine::InPlace(machine) => {
-                machine.step(now_us, event);
-                machine.actions().collect()
-            }
-            PolicyMachine::Log(machine) => {
-                machine.step(now_us, event);
-                machine.actions().collect()
-            }
-        }
-    }
-
-    pub fn members(&self) -> &dyn MoveMachine {
-        match self {
-            PolicyMachine::InPlace(machine) => &**machine,
-            PolicyMachine::Log(machine) => &**machine,
-        }
-    }
-
-    pub fn wake_at(&self) -> Option<u64> {
-        match self {
-            PolicyMachine::InPlace(machine) => machine.wake_at(),
-            PolicyMachine::Log(machine) => machine.wake_at(),
-        }
-    }
-
-    pub fn is_ended(&self) -> bool {
-        match self {
-            PolicyMachine::InPlace(machine) => machine.phase() == mirror::MirrorPhase::Ended,
-            PolicyMachine::Log(machine) => machine.phase() == log::ParityLogPhase::Ended,
-        }
-    }
-
-    /// The incarnations and states of the donors in the view.
-    pub fn view(&self) -> &nectary_ram::format::MembershipView {
-        match self {
-            PolicyMachine::InPlace(machine) => machine.view(),
-            PolicyMachine::Log(machine) => machine.view(),
-        }
-    }
-
-    /// What the donor that is being filled has.
-    pub fn filled(&self) -> u64 {
-        let progress = match self {
-            PolicyMachine::InPlace(machine) => machine.rebuild_progress(),
-            PolicyMachine::Log(machine) => machine.rebuild_progress(),
-        };
-        progress.map_or(0, |(_, copied, _)| copied)
-    }
-
-    /// What the device waits for, in words.
-    pub fn state(&self) -> String {
-        match self {
-            PolicyMachine::InPlace(machine) => {
-                format!("{:?}, {:?}, view {:?}", machine.phase(), machine.standing(), machine.view().number())
-            }
-            PolicyMachine::Log(machine) => format!(
-                "{:?}, {:?}, {:?}, view {:?}",
-                machine.phase(),
-                machine.base_phase(),
-                machine.standing(),
-                machine.view().number()
-            ),
-        }
-    }
+/// The machine of a client that begins to create or attach the device.
+pub fn new_machine(
+    geometry: RecordGeometry,
+    client: u64,
+    intent: MachineIntent,
+    now_us: u64,
+) -> Box<dyn DeviceMachine> {
+    let labels: Vec<String> = (0..geometry.members).map(|donor| format!("host-{donor}")).collect();
+    owner::machine(geometry, labels, client, intent, TIMES, now_us).expect("the geometry is possible")
 }
 
 /// The bytes of a change's blocks.

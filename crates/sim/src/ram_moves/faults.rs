@@ -3,10 +3,9 @@
 //! Promises: at most one donor is lost or unreachable, beside one whose loss is the procedure itself; the client may end
 //! in addition. Connections to a donor that is copied break in addition, which costs time alone.
 
-use nectary_ram::mirror::DonorStanding;
-use nectary_ram::moving::MoveStage as Of;
+use nectary_ram::device::moves::MoveStage as Of;
+use nectary_ram::group::DonorStanding;
 
-use super::coverage::Scenario;
 use super::network::{MILLISECOND, MoveNetworkEvent};
 use super::world::{MoveProcedure, MoveRunStage, RamMovesWorld};
 use crate::random::SimulationRandom;
@@ -106,7 +105,7 @@ impl RamMovesWorld {
             None => {
                 if self.faults.kill_after.is_some_and(|after| events >= after) {
                     self.faults.kill_after = None;
-                    self.coverage.met(Scenario::ClientKilled);
+                    self.coverage.met("fault: the client killed", 1);
                     self.end_client(client);
                 }
             }
@@ -118,7 +117,7 @@ impl RamMovesWorld {
         let state = &self.clients[client];
         let place = state.mover.moving().map(|moving| moving.donor());
         if let Some(connection) = place.and_then(|place| state.links[place]) {
-            self.coverage.met(Scenario::Broken);
+            self.coverage.met("connections broken while copying", 1);
             self.network.plan(self.now_us(), MoveNetworkEvent::ClientSeesEnd { connection });
         }
     }
@@ -131,15 +130,15 @@ impl RamMovesWorld {
 
     fn happen_now(&mut self, plan: Option<(Of, bool)>) {
         let when = match plan {
-            None => Scenario::InNoMove,
-            Some((Of::Connecting, _)) => Scenario::InConnecting,
-            Some((Of::Copying, true)) => Scenario::InPause,
-            Some((Of::Copying, false)) => Scenario::InCopying,
-            Some((Of::Settling, _)) => Scenario::InSettling,
-            Some((Of::Filling, _)) => Scenario::InFilling,
-            Some((Of::Emptying, _)) => Scenario::InEmptying,
+            None => "fault outside a move",
+            Some((Of::Connecting, _)) => "fault while connecting",
+            Some((Of::Copying, true)) => "fault in the last pause",
+            Some((Of::Copying, false)) => "fault while copying",
+            Some((Of::Settling, _)) => "fault while the others are told",
+            Some((Of::Filling, _)) => "fault while a spare is filled",
+            Some((Of::Emptying, _)) => "fault while the former donor is emptied",
         };
-        self.coverage.met(when);
+        self.coverage.met(when, 1);
         let host = self.draw_host();
         let (now_us, client) = (self.now_us(), self.current);
         let short_us = (20 + self.random.below(700)) * MILLISECOND;
@@ -153,30 +152,30 @@ impl RamMovesWorld {
         self.tell(|| format!("fault {kind} of host {host} in {plan:?}, {any_us} us, may be lost {may_lose}"));
         match kind {
             0..40 if may_lose => {
-                self.coverage.met(Scenario::Killed);
+                self.coverage.met("fault: a donor killed", 1);
                 let is_seen = self.random.chance(50);
                 self.kill_host(host, is_seen);
             }
             40..52 if may_lose => {
-                self.coverage.met(Scenario::Restarted);
+                self.coverage.met("fault: a donor started again", 1);
                 self.kill_host(host, true);
                 let at_us = now_us + self.random.below(400) * MILLISECOND;
                 self.network.plan(at_us, MoveNetworkEvent::Return { host });
             }
             52..76 if !self.is_degraded(host) => {
-                self.coverage.met(Scenario::Stopped);
+                self.coverage.met("fault: a donor stopped", 1);
                 self.network.hosts[host].paused_until_us = until_us;
             }
             76..90 if !self.is_degraded(host) => {
-                self.coverage.met(Scenario::Cut);
+                self.coverage.met("fault: a donor cut off", 1);
                 self.network.cuts.insert((client, host), until_us);
             }
             90..95 => {
-                self.coverage.met(Scenario::ClientStopped);
+                self.coverage.met("fault: the client stopped", 1);
                 self.clients[client].paused_until_us = until_us;
             }
             _ => {
-                self.coverage.met(Scenario::ClientKilled);
+                self.coverage.met("fault: the client killed", 1);
                 self.faults.kill_after = None;
                 self.end_client(client);
             }
@@ -199,10 +198,10 @@ impl RamMovesWorld {
     /// Whether another donor than this one is away, or does not have everything.
     fn is_degraded(&self, host: usize) -> bool {
         let client = &self.clients[self.current];
-        let standing = client.machine.members().standing();
+        let standing = client.machine.group().standing();
         (0..client.places.len()).any(|place| {
             let other = client.places[place];
-            let members = &client.machine.view().members;
+            let members = &client.machine.group().view().members;
             let is_known = members
                 .get(place)
                 .is_some_and(|member| member.incarnation == self.network.hosts[other].model.incarnation);
@@ -218,7 +217,7 @@ impl RamMovesWorld {
         let moving = client.mover.moving();
         let is_former = moving.is_some_and(|moving| moving.session.former.is_some_and(|(at, _)| at == host));
         let is_serving = client.is_alive && client.is_attached && self.network.now_us >= client.paused_until_us;
-        let is_told = client.machine.members().is_view_stored();
+        let is_told = client.machine.group().is_view_stored();
         let alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
         let is_settling = moving.is_some_and(|moving| moving.plan().stage() == Of::Settling);
         match is_donor || is_former {

@@ -1,14 +1,14 @@
 //! The lives of clients: looking at the donors, attaching, the end, and the results of requests.
 
 use bytes::Bytes;
+use nectary_ram::device::moves::{RecordHolder, unfinished};
 use nectary_ram::format::{DonorRecord, RecordGeometry};
-use nectary_ram::mirror::{AttachRefusal, MachineIntent, MirrorError, MirrorRing};
-use nectary_ram::moving::{RecordHolder, unfinished};
+use nectary_ram::group::{AttachRefusal, DeviceError, MachineIntent};
+use nectary_ram::in_place::RowLayout;
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
-use super::coverage::Scenario;
-use super::device::PolicyMachine;
+use super::device::new_machine;
 use super::network::{MILLISECOND, MoveNetworkEvent};
 use super::world::{MoveRunStage, RamMovesWorld};
 use crate::ram::blocks::BLOCK_BYTES;
@@ -16,7 +16,7 @@ use crate::ram::blocks::BLOCK_BYTES;
 impl RamMovesWorld {
     pub fn begin_client(&mut self, intent: MachineIntent, geometry: RecordGeometry, places: Vec<usize>) {
         let id = self.random.bits() | 1;
-        let machine = PolicyMachine::new(geometry, id, intent, self.now_us());
+        let machine = new_machine(geometry, id, intent, self.now_us());
         let other = self.other;
         let is_spare = |host: &usize| !places.contains(host) && Some(*host) != other;
         let spares: Vec<usize> = self.names.iter().copied().filter(is_spare).collect();
@@ -85,7 +85,7 @@ impl RamMovesWorld {
             })
         });
         for (host, record) in finished.into_iter().flatten() {
-            self.coverage.met(Scenario::Finished);
+            self.coverage.met("switches of lost clients finished", 1);
             self.tell(|| format!("host {host} gets the record of a switch that was cut short"));
             self.network.end_all(host, None, true, &mut self.random);
             let model = &mut self.network.hosts[host].model;
@@ -105,7 +105,7 @@ impl RamMovesWorld {
             return geometry;
         }
         self.wants_growth = false;
-        self.coverage.met(Scenario::Grown);
+        self.coverage.met("devices grown", 1);
         self.grown
     }
 
@@ -116,7 +116,7 @@ impl RamMovesWorld {
             let at_us = self.now_us() + 100 * MILLISECOND + self.random.below(400 * MILLISECOND);
             self.network.plan(at_us, MoveNetworkEvent::Begin);
         } else {
-            self.coverage.met(Scenario::Attached);
+            self.coverage.met("attached after the loss of a client", 1);
         }
         match self.stage {
             MoveRunStage::Reread => {
@@ -154,13 +154,12 @@ impl RamMovesWorld {
         if self.policy != RedundancyPolicy::Mirror {
             return false;
         }
-        let (ring, host) = (MirrorRing::new(&self.geometry), self.clients[client].places[donor]);
+        let (rows, host) = (RowLayout::new(&self.geometry), self.clients[client].places[donor]);
         let memory = &self.network.hosts[host].model.memory;
         (0..self.values.count()).all(|block| {
-            let stripe = block / self.geometry.stripe_blocks();
-            let inside = block % self.geometry.stripe_blocks() * BLOCK_BYTES as u64;
-            let place = ring.places(stripe).into_iter().find(|place| place.donor == donor);
-            let Some(at) = place.map(|place| (place.offset + inside) as usize) else { return true };
+            // The columns of a mirror are its blocks.
+            let Some(member) = rows.member(rows.stripe(block), donor) else { return true };
+            let at = rows.offset(block, member) as usize;
             self.values.check(block, self.values.floor(block), &memory[at..at + BLOCK_BYTES]).is_ok()
         })
     }
@@ -191,10 +190,10 @@ impl RamMovesWorld {
     }
 
     /// Handles the result of a user's request.
-    pub fn complete(&mut self, client: usize, id: u64, result: Result<Bytes, MirrorError>) {
+    pub fn complete(&mut self, client: usize, id: u64, result: Result<Bytes, DeviceError>) {
         let Some(pending) = self.clients[client].pending.remove(&id) else { return };
         let is_current = client == self.current;
-        let is_ended = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
+        let is_ended = matches!(result, Err(DeviceError::Superseded | DeviceError::NotAttached));
         if let Err(error) = &result
             && !is_ended
         {
@@ -221,9 +220,9 @@ impl RamMovesWorld {
         }
     }
 
-    fn failed_request(&mut self, client: usize, pending: &MoveUserOperation, error: &MirrorError) {
+    fn failed_request(&mut self, client: usize, pending: &MoveUserOperation, error: &DeviceError) {
         // Parity in place may lose what a missing donor had of unfinished stripes, when the client is lost, too.
-        if let (RedundancyPolicy::Parity, MoveUserOperation::Read { block, .. }, MirrorError::Lost { .. }) =
+        if let (RedundancyPolicy::Parity, MoveUserOperation::Read { block, .. }, DeviceError::Lost { .. }) =
             (self.policy, pending, error)
             && client > 0
         {
@@ -231,7 +230,7 @@ impl RamMovesWorld {
         }
         let is_over = matches!(self.stage, MoveRunStage::Final | MoveRunStage::Reread);
         match error {
-            MirrorError::Patience { .. } if !is_over => {}
+            DeviceError::Patience { .. } if !is_over => {}
             error => self.break_with(format!("{pending:?} of client {client} failed: {error}")),
         }
     }

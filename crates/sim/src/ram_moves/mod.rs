@@ -4,12 +4,11 @@
 //! client, is killed, stopped or cut off at one of its steps. Afterwards every request must succeed, and the next client
 //! must attach and find everything. `network`: hosts and messages in virtual time; `client`: the machine, and what the
 //! owner of a live device does around it; `life`: attaching; `faults`: the fault; `values`: what each block may have;
-//! `check`: what has to be so at every moment of a move; `coverage`: what was reached. A move is the `Mover` of `nectary_ram::moving`, which live devices use. The same
+//! `check`: what has to be so at every moment of a move; A move is the `Mover` of `nectary_ram::device::moves`, which live devices use. The same
 //! seed and policy repeat a run exactly.
 
 mod check;
 mod client;
-mod coverage;
 mod device;
 mod faults;
 mod life;
@@ -20,11 +19,44 @@ mod world;
 use nectary_ram::placement::RedundancyPolicy;
 use nectary_ram::planted::{MirrorBug, plant};
 
-pub use coverage::{RamMovesCoverage, Scenario};
 use world::RamMovesWorld;
 
 use crate::planted::{BugCase, CaughtBug};
+use crate::ram::RamCoverage;
 
+/// Each scenario has to be reached at least once per this many runs, on average.
+const RUNS_PER_SCENARIO: u64 = 1000;
+const SCENARIOS: &[&str] = &[
+    "replace",
+    "drain, or the SIGTERM of a donor",
+    "a spare for a lost donor",
+    "growth",
+    "take-over",
+    "fault: a donor killed",
+    "fault: a donor started again",
+    "fault: a donor stopped",
+    "fault: a donor cut off",
+    "fault: the client killed",
+    "fault: the client stopped",
+    "connections broken while copying",
+    "fault while connecting",
+    "fault while copying",
+    "fault in the last pause",
+    "fault while the others are told",
+    "fault while a spare is filled",
+    "fault while the former donor is emptied",
+    "fault outside a move",
+    "another donor took the place",
+    "moves done",
+    "spares filled",
+    "moves reverted",
+    "moves ended for a lost donor",
+    "other donor lost after the switch",
+    "spares given up",
+    "switches of lost clients finished",
+    "devices grown",
+    "attached after the loss of a client",
+];
 /// The largest number of losses that are described.
 const LOST_MAX: usize = 10;
 
@@ -41,8 +73,8 @@ pub struct RamMovesReport {
     pub clients: u64,
     /// Virtual time. *Units*: microseconds.
     pub time_us: u64,
-    /// Scenarios reached.
-    pub coverage: RamMovesCoverage,
+    /// Scenarios reached, once a run is done.
+    pub coverage: Option<RamCoverage>,
     /// Runs that lost the device, some of its data, or the ability to use it.
     pub lost: u64,
     /// Descriptions of the first of them.
@@ -54,7 +86,12 @@ pub struct RamMovesReport {
 impl RamMovesReport {
     /// Whether enough has happened to make a result without losses meaningful.
     pub fn is_enough(&self) -> bool {
-        self.coverage.missing(self.runs).is_empty()
+        self.missing().is_empty()
+    }
+
+    /// The scenarios that were reached too rarely.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.coverage.as_ref().map(|coverage| coverage.missing(self.runs)).unwrap_or_default()
     }
 }
 
@@ -67,7 +104,10 @@ pub fn run(seed: u64, policy: RedundancyPolicy, report: &mut RamMovesReport) {
     report.failed += world.failed;
     report.clients += world.clients.len() as u64;
     report.time_us += world.now_us();
-    report.coverage.add(&world.coverage);
+    match &mut report.coverage {
+        Some(coverage) => coverage.add(&world.coverage),
+        None => report.coverage = Some(world.coverage),
+    }
     report.lost += u64::from(world.broken.is_some());
     report.trace = (report.trace ^ world.trace).wrapping_mul(0x0100_0000_01b3);
     if let Some(broken) = world.broken.filter(|_| report.broken.len() < LOST_MAX) {

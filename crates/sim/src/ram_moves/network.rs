@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use nectary_ram::mirror::{DonorReply, DonorRequest};
+use nectary_ram::group::{DonorReply, DonorRequest};
 
 use crate::ram::donor::DonorModel;
 use crate::random::SimulationRandom;

@@ -7,16 +7,17 @@
 //! add methods to it or change it.
 
 use nectary_ram::format::{RecordGeometry, RecordStamp};
-use nectary_ram::mirror::{DonorRequest, MachineIntent, MirrorEvent, MirrorRequest};
+use nectary_ram::group::{DonorRequest, MachineEvent, MachineIntent, UserRequest};
 use nectary_ram::placement::RedundancyPolicy;
 
 use super::client::{LOOK_EVERY_US, MoveClientModel, MoveUserOperation};
-use super::coverage::{RamMovesCoverage, Scenario};
 use super::device::{data, donor_bytes, draw};
 use super::faults::RamMovesFaults;
 use super::network::{HostNetwork, LendingHost, MILLISECOND, MoveNetworkEvent, RequestPurpose};
 use super::values::MovedBlocks;
+use super::{RUNS_PER_SCENARIO, SCENARIOS};
 use crate::ram::blocks::BLOCK_BYTES;
+use crate::ram::coverage::RamCoverage;
 use crate::ram::donor::DonorModel;
 use crate::random::SimulationRandom;
 
@@ -74,7 +75,7 @@ pub struct RamMovesWorld {
     pub is_created: bool,
     pub values: MovedBlocks,
     pub faults: RamMovesFaults,
-    pub coverage: RamMovesCoverage,
+    pub coverage: RamCoverage,
     /// When the next stage begins at the earliest.
     pub until_us: u64,
     pub operations: u64,
@@ -135,7 +136,7 @@ impl RamMovesWorld {
             wants_growth: false,
             is_created: false,
             faults,
-            coverage: RamMovesCoverage::default(),
+            coverage: RamCoverage::new(SCENARIOS, &[], RUNS_PER_SCENARIO),
             until_us: 0,
             operations: 0,
             failed: 0,
@@ -163,7 +164,7 @@ impl RamMovesWorld {
             self.trace = (self.trace ^ self.now_us()).wrapping_mul(0x0100_0000_01b3);
             if self.now_us() > TIME_MAX_US {
                 let client = &self.clients[self.current];
-                let (state, stage) = (client.machine.state(), self.stage);
+                let (state, stage) = (client.machine.describe(), self.stage);
                 let moving = client.mover.moving().map(|moving| moving.plan().stage());
                 return self.break_with(format!("stuck in {stage:?}, {state}, move {moving:?}"));
             }
@@ -263,7 +264,7 @@ impl RamMovesWorld {
             return self.network.plan(state.paused_until_us, MoveNetworkEvent::Wake { client });
         }
         if wake_us <= now_us {
-            self.step(client, MirrorEvent::Time);
+            self.step(client, MachineEvent::Time);
         }
         let next_us = self.clients[client].machine.wake_at().unwrap_or(now_us).max(now_us + 1);
         self.network.plan(next_us, MoveNetworkEvent::Wake { client });
@@ -304,7 +305,7 @@ impl RamMovesWorld {
             62..92 => self.submit_read(client, block),
             _ => {
                 let versions = self.values.acknowledged();
-                self.hand_in(client, MoveUserOperation::Flush { versions }, MirrorRequest::Flush);
+                self.hand_in(client, MoveUserOperation::Flush { versions }, UserRequest::Flush);
             }
         }
     }
@@ -314,8 +315,8 @@ impl RamMovesWorld {
         let version = self.values.begin(block, number);
         let offset = block * BLOCK_BYTES as u64;
         let request = match number {
-            0 => MirrorRequest::Trim { offset, bytes: BLOCK_BYTES as u64 },
-            _ => MirrorRequest::Write { offset, data: data(number, block), force: is_forced },
+            0 => UserRequest::Trim { offset, bytes: BLOCK_BYTES as u64 },
+            _ => UserRequest::Write { offset, data: data(number, block), force: is_forced },
         };
         self.hand_in(client, MoveUserOperation::Change { block, version, is_forced }, request);
     }
@@ -327,17 +328,17 @@ impl RamMovesWorld {
 
     pub fn submit_read(&mut self, client: usize, block: u64) {
         let floor = self.values.floor(block);
-        let request = MirrorRequest::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
+        let request = UserRequest::Read { offset: block * BLOCK_BYTES as u64, bytes: BLOCK_BYTES as u64 };
         self.hand_in(client, MoveUserOperation::Read { block, floor }, request);
     }
 
-    fn hand_in(&mut self, client: usize, pending: MoveUserOperation, request: MirrorRequest) {
+    fn hand_in(&mut self, client: usize, pending: MoveUserOperation, request: UserRequest) {
         self.operations += 1;
         let state = &mut self.clients[client];
         let id = state.next_id;
         state.next_id += 1;
         state.pending.insert(id, pending);
-        self.step(client, MirrorEvent::Submitted { id, request });
+        self.step(client, MachineEvent::Submitted { id, request });
     }
 
     pub fn plan_submit(&mut self, client: usize) {
@@ -362,29 +363,29 @@ impl RamMovesWorld {
         self.tell(|| format!("procedure, place {place} of host {host}"));
         match self.procedure {
             MoveProcedure::Replace => {
-                self.coverage.met(Scenario::Replace);
+                self.coverage.met("replace", 1);
                 if let Some(other) = self.other.take() {
                     self.replace(client, place, other);
                     self.drive(client);
                 }
             }
             MoveProcedure::Drain => {
-                self.coverage.met(Scenario::Drain);
+                self.coverage.met("drain, or the SIGTERM of a donor", 1);
                 self.network.hosts[host].is_leaving = true;
                 self.network.plan(self.now_us() + GRACE_US, MoveNetworkEvent::Leaves { host });
                 self.until_us = self.until_us.max(self.now_us() + GRACE_US + SETTLED_US);
             }
             MoveProcedure::Sparing => {
-                self.coverage.met(Scenario::Sparing);
+                self.coverage.met("a spare for a lost donor", 1);
                 self.kill_host(host, true);
             }
             MoveProcedure::Growth => {
-                self.coverage.met(Scenario::Growth);
+                self.coverage.met("growth", 1);
                 self.wants_growth = true;
-                self.step(client, MirrorEvent::Detach);
+                self.step(client, MachineEvent::Detach);
             }
             MoveProcedure::TakeOver => {
-                self.coverage.met(Scenario::TakeOver);
+                self.coverage.met("take-over", 1);
                 self.network.plan(self.now_us(), MoveNetworkEvent::Start { take_over: true, trust_remaining: false });
             }
         }
@@ -434,7 +435,7 @@ impl RamMovesWorld {
                     self.submit_change(self.current, block, number);
                 }
                 let versions = self.values.acknowledged();
-                self.hand_in(self.current, MoveUserOperation::Flush { versions }, MirrorRequest::Flush);
+                self.hand_in(self.current, MoveUserOperation::Flush { versions }, UserRequest::Flush);
             }
             MoveRunStage::Final if self.final_left == self.values.count() && client.pending.is_empty() && is_there => {
                 self.final_left += 1;
@@ -445,7 +446,7 @@ impl RamMovesWorld {
                 let current = self.current;
                 match self.random.chance(50) {
                     true => self.kill(current),
-                    false => self.step(current, MirrorEvent::Detach),
+                    false => self.step(current, MachineEvent::Detach),
                 }
             }
             MoveRunStage::Reread if is_there && client.pending.is_empty() && self.final_left == 0 => {

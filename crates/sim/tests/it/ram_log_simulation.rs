@@ -1,8 +1,8 @@
 //! A sample of RAM disks that log parity, under faults; `ram-simulation --policy parity-log` runs more.
 
-use nectary_ram::log::planted::Bug;
+use nectary_ram::logged::planted::Bug;
 use nectary_ram::placement::RedundancyPolicy;
-use nectary_sim::ram_log::{RamLogBug, replay_planted, run_many, run_planted};
+use nectary_sim::ram::{RamBug, replay_planted, run_many, run_planted};
 
 use crate::support::{alone, seed_or};
 
@@ -26,8 +26,8 @@ fn log_survives_one_donor_loss() {
         assert_eq!(report.short, 0, "{policy}: {report:?}");
     }
     // Both need a crash while a parity is being stored; `ram-simulation` finds them in some 3,000 runs.
-    let is_rare = |bug: &RamLogBug| [Bug::ParityInPlace, Bug::ParityBeforeMembers].map(RamLogBug::Log).contains(bug);
-    for bug in RamLogBug::betrayed(RedundancyPolicy::ParityLog).into_iter().filter(|bug| !is_rare(bug)) {
+    let is_rare = |bug: &RamBug| [Bug::ParityInPlace, Bug::ParityBeforeMembers].map(RamBug::Log).contains(bug);
+    for bug in RamBug::betrayed(RedundancyPolicy::ParityLog).into_iter().filter(|bug| !is_rare(bug)) {
         let caught = run_planted(bug, RedundancyPolicy::ParityLog, seed(), PLANTED_RUNS_MAX);
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };

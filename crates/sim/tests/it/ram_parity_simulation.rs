@@ -1,8 +1,8 @@
 //! A sample of RAM disks with parity in place under faults; `ram-simulation --policy parity` runs more.
 
-use nectary_ram::format::RedundancyCode;
+use nectary_ram::placement::RedundancyPolicy;
 use nectary_ram::planted::MirrorBug;
-use nectary_sim::ram::{replay_planted, run_many, run_planted};
+use nectary_sim::ram::{RamBug, replay_planted, run_many, run_planted};
 
 use crate::support::{alone, seed_or};
 
@@ -27,17 +27,16 @@ fn seed() -> u64 {
 #[test]
 fn parity_survives_one_donor_loss() {
     let _alone = alone();
-    let report = run_many(seed(), RedundancyCode::Parity, 1000, (0, 1), |_| true);
+    let report = run_many(seed(), RedundancyPolicy::Parity, 1000, (0, 1), |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
-    let missing = report.coverage.missing(report.runs, RedundancyCode::Parity);
-    assert!(report.is_enough(RedundancyCode::Parity), "too few: {missing:?}; {report:?}");
-    for bug in BUGS {
-        let caught = run_planted(bug, RedundancyCode::Parity, seed(), 5000);
+    assert!(report.is_enough(), "too few: {:?}; {report:?}", report.missing());
+    for bug in BUGS.map(RamBug::InPlace) {
+        let caught = run_planted(bug, RedundancyPolicy::Parity, seed(), 5000);
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };
         assert_eq!(
-            replay_planted(bug, RedundancyCode::Parity, caught.case.seed).as_ref(),
+            replay_planted(bug, RedundancyPolicy::Parity, caught.case.seed).as_ref(),
             Some(&caught),
             "a seed repeats its run"
         );

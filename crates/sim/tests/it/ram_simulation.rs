@@ -1,8 +1,7 @@
 //! A sample of mirrored RAM disks under faults; `ram-simulation` runs more.
 
-use nectary_ram::format::RedundancyCode;
-use nectary_ram::planted::MirrorBug;
-use nectary_sim::ram::{replay_planted, run_many, run_planted};
+use nectary_ram::placement::RedundancyPolicy;
+use nectary_sim::ram::{RamBug, replay_planted, run_many, run_planted};
 
 use crate::support::{alone, replay_of_another_process_says_the_same, seed_or};
 
@@ -14,21 +13,17 @@ fn seed() -> u64 {
 #[test]
 fn mirror_survives_donor_and_client_loss() {
     let _alone = alone();
-    let report = run_many(seed(), RedundancyCode::Mirror, 2000, (0, 1), |_| true);
+    let report = run_many(seed(), RedundancyPolicy::Mirror, 2000, (0, 1), |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
-    assert!(
-        report.is_enough(RedundancyCode::Mirror),
-        "too few: {:?}; {report:?}",
-        report.coverage.missing(report.runs, RedundancyCode::Mirror)
-    );
+    assert!(report.is_enough(), "too few: {:?}; {report:?}", report.missing());
     let mut last = None;
-    for bug in MirrorBug::ALL {
-        let caught = run_planted(bug, RedundancyCode::Mirror, seed(), 5000);
+    for bug in RamBug::all(RedundancyPolicy::Mirror) {
+        let caught = run_planted(bug, RedundancyPolicy::Mirror, seed(), 5000);
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };
         assert_eq!(
-            replay_planted(bug, RedundancyCode::Mirror, caught.case.seed).as_ref(),
+            replay_planted(bug, RedundancyPolicy::Mirror, caught.case.seed).as_ref(),
             Some(&caught),
             "a seed repeats its run"
         );

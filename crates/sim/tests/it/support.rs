@@ -34,7 +34,7 @@ impl Drop for ExclusiveTestGuard {
     fn drop(&mut self) {
         nectary_buffer::planted::plant(None);
         nectary_ram::planted::plant(None);
-        nectary_ram::log::planted::plant(None);
+        nectary_ram::logged::planted::plant(None);
         nectary_ram::placement::planted::plant(None);
         nectary_store::planted::plant(None);
         nectary_volume::planted::plant(None);

@@ -2,7 +2,7 @@
 //!
 //! Owns: slots with their headers, summaries of groups, trims, the shape of the device, and the positions of all these
 //! on a donor. Promises: no bytes make a decoder panic; decoded values are within the limits here. Leaves to others:
-//! deciding which of the copies and groups on the donors are valid (`log`).
+//! deciding which of the copies and groups on the donors are valid (`logged`).
 
 mod areas;
 mod shape;

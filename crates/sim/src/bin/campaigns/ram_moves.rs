@@ -9,10 +9,9 @@ use std::time::Instant;
 use nectary_ram::placement::RedundancyPolicy;
 use nectary_ram::planted::MirrorBug;
 use nectary_sim::planted::BugCase;
-use nectary_sim::ram_moves::{
-    RamMovesCoverage, RamMovesReport, Scenario, replay_planted, run_many, run_planted, story,
-};
+use nectary_sim::ram_moves::{RamMovesReport, replay_planted, run_many, run_planted, story};
 
+use crate::ram_simulation::print_scenarios;
 use crate::shared::{self, CampaignBugs, CampaignOptions, exit_code, print_new, progress, survived};
 
 const NAME: &str = "ram-moves";
@@ -68,8 +67,7 @@ pub fn run(options: &RamMovesOptions) -> ExitCode {
     });
     eprintln!();
     let good = print_runs(&report, policy, first) && survived == 0;
-    let coverage: Vec<(&str, u64)> =
-        Scenario::ALL.iter().map(|scenario| (scenario.name(), report.coverage.count(*scenario))).collect();
+    let coverage: Vec<(&str, u64)> = report.coverage.iter().flat_map(|coverage| coverage.counts()).collect();
     shared.log(&serde_json::json!({
         "check": NAME, "policy": policy, "seed": shared.seed, "runs": report.runs, "lost": report.lost,
         "operations": report.operations, "failed": report.failed, "clients": report.clients, "coverage": coverage,
@@ -90,10 +88,6 @@ fn print_runs(report: &RamMovesReport, policy: RedundancyPolicy, first: u64) -> 
         report.time_us / 1_000_000,
         report.trace
     );
-    let (missing, wanted) = (report.coverage.missing(report.runs), RamMovesCoverage::wanted(report.runs));
-    for scenario in Scenario::ALL {
-        let short = if missing.contains(&scenario.name()) { "  TOO FEW" } else { "" };
-        println!("  {:<50} {:>9} (wanted {wanted}){short}", scenario.name(), report.coverage.count(*scenario));
-    }
+    print_scenarios(report.coverage.as_ref(), report.runs);
     report.lost == 0 && report.is_enough()
 }
