@@ -247,7 +247,7 @@ mod tests {
         let certificates = vec![end("cert", 80), end("ca", -1)];
         let text = as_text(":80", &FleetFigures { peers: vec![peer], certificates, ..figures() });
         let words = |start: &str| {
-            let line = text.lines().filter(|line| line.starts_with(start)).next_back().unwrap_or_default();
+            let line = text.lines().rfind(|line| line.starts_with(start)).unwrap_or_default();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };
         assert!(text.contains("certificates end: cert in 80 days, ca has ended\n"), "{text}");

@@ -69,7 +69,7 @@ pub fn nodes(text: &mut String, fleets: &[(String, &Value)]) {
                 let _ = writeln!(lines, "{metric}{{proxy=\"{proxy}\",node=\"{name}\"{labels}}} {count}");
             }
         });
-        write_family(text, (metric, "counter"), help, &lines);
+        write_family(text, (*metric, "counter"), help, &lines);
     }
     let ends = each(fleets, "certificates", |proxy, certificate, lines| {
         let Some(end) = certificate["not_after_s"].as_i64() else { return };
