@@ -36,7 +36,7 @@ impl Guardian {
         Ok(Guardian { child })
     }
 
-    /// Registers a resource for removal, before it is made: a directory with its contents, or a memory group.
+    /// Registers a resource for removal, before it is made: a directory with its contents, a file, or a memory group.
     pub fn guard(&mut self, path: &Path) -> Result<(), Error> {
         let pipe = self.child.stdin.as_mut().expect("piped");
         writeln!(pipe, "path {}", path.display()).map_err(|error| Error::failed("the guardian", error))
@@ -97,11 +97,11 @@ pub(crate) fn is_alive(process: u32) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Removes a directory or a memory group; returns whether it is gone.
+/// Removes a directory, a file or a memory group; returns whether it is gone.
 fn remove(path: &Path) -> bool {
     match path.starts_with("/sys/fs/cgroup") {
         true => drop(fs::remove_dir(path)),
-        false => drop(fs::remove_dir_all(path)),
+        false => drop(fs::remove_dir_all(path).or_else(|_| fs::remove_file(path))),
     }
     !path.exists()
 }
@@ -127,9 +127,12 @@ mod tests {
         fs::create_dir_all(folder.join("deep")).unwrap();
         fs::write(folder.join("deep/file"), "x").unwrap();
         // The run is this live process, so its disks must stay.
-        let list = format!("run {}\npath {}\nnonsense\n", std::process::id(), folder.display());
+        let file = folder.with_extension("file");
+        fs::write(&file, "x").unwrap();
+        let list =
+            format!("run {}\npath {}\npath {}\nnonsense\n", std::process::id(), folder.display(), file.display());
         std::thread::spawn(move || serve(list.as_bytes())).join().unwrap();
-        assert!(!folder.exists());
+        assert!(!folder.exists() && !file.exists());
         assert!(is_alive(std::process::id()) && !is_alive(u32::MAX));
     }
 }

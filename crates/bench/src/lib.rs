@@ -19,6 +19,7 @@
 //! | `dear` | the experiment `bench cache --seed dear`: programs on the live cache |
 //! | `io` | the experiment `bench io`: request sizes on files and devices, and the figures of the NCAR report |
 //! | `files` | the experiment `bench files`: small files created and deleted |
+//! | `proxy` | the experiment `bench proxy`: proxies over HTTP, with equal memory and disks |
 //! | `ram` | the experiment `bench ram`: a donor compared with other NBD servers of memory |
 //! | `process` | the processes of a run, in memory groups and network namespaces |
 //! | `hosts` | two hosts on this machine that share a disk |
@@ -38,6 +39,7 @@ pub mod io;
 pub mod limits;
 pub mod machine;
 pub mod process;
+pub mod proxy;
 pub mod ram;
 pub mod random;
 mod report;

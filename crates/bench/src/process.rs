@@ -31,6 +31,8 @@ pub struct ProcessEnvironment {
     pub group: Option<PathBuf>,
     /// Whether the process gets its own network namespace, without links.
     pub has_own_network: bool,
+    /// The processor that it runs on; all if `None`.
+    pub processor: Option<usize>,
 }
 
 impl ProcessEnvironment {
@@ -42,6 +44,9 @@ impl ProcessEnvironment {
         }
         if self.has_own_network {
             list.push("--own-network".into());
+        }
+        if let Some(processor) = self.processor {
+            list.extend(["--processor".into(), processor.to_string().into()]);
         }
         list.push("--".into());
         list
@@ -69,6 +74,9 @@ pub fn enter(inside: &ProcessEnvironment, program: &[OsString]) -> Error {
     }
     if let Err(error) = if inside.has_own_network { sys::own_network() } else { Ok(()) } {
         return error;
+    }
+    if let Some(processor) = inside.processor {
+        sys::run_on(processor);
     }
     let Some((name, arguments)) = program.split_first() else {
         return Error::new(ExperimentErrorKind::Usage, "there is no program to start");

@@ -42,8 +42,8 @@ pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{
     BenchAllArguments, BenchArguments, BenchBareFuseArguments, BenchCacheArguments, BenchClaimsArguments, BenchCommand,
     BenchCompareArguments, BenchDisk, BenchFiguresArguments, BenchFileSystem, BenchFilesArguments,
-    BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchRamArguments, BenchReportArguments,
-    BenchStoreArguments, IoMatrix, SeedFiles, SeedPrograms, SeedTable,
+    BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchProxyArguments, BenchRamArguments,
+    BenchReportArguments, BenchStoreArguments, IoMatrix, SeedFiles, SeedPrograms, SeedTable,
 };
 pub use cache::{CacheCommand, CurveArguments, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};

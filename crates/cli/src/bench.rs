@@ -16,12 +16,12 @@ use nectary_bench::evaluation::{PROGRESS_LINES, progress_line};
 use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::process::{ProcessEnvironment, enter};
 use nectary_bench::store::{self, BenchStoreOptions, EXPERIMENTS, ProcessCommands, StorePlan, StorePreset};
-use nectary_bench::{dear, files, guardian, hosts, io, ram, worker};
+use nectary_bench::{dear, files, guardian, hosts, io, proxy, ram, worker};
 
 use crate::arguments::{
     BenchArguments, BenchBareFuseArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem,
-    BenchFilesArguments, BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchRamArguments,
-    BenchStoreArguments, IoMatrix, SeedFiles, SeedPrograms, SeedTable,
+    BenchFilesArguments, BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchProxyArguments,
+    BenchRamArguments, BenchStoreArguments, IoMatrix, SeedFiles, SeedPrograms, SeedTable,
 };
 use crate::exit::{CommandFailure, FAILED, GOOD, NOT_FOUND, USAGE};
 use crate::{output, progress, runtime};
@@ -41,6 +41,7 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, CommandFailure> {
         BenchCommand::Limits(arguments) => return run_limits(arguments),
         BenchCommand::Files(arguments) => return run_files(arguments),
         BenchCommand::Ram(arguments) => return run_ram(arguments),
+        BenchCommand::Proxy(arguments) => return run_proxy(arguments),
         BenchCommand::All(arguments) => return evaluation::run_all(arguments),
         BenchCommand::Report(arguments) => return evaluation::draw(arguments),
         BenchCommand::Compare(arguments) => return evaluation::compare_two(arguments),
@@ -65,6 +66,7 @@ fn list() -> String {
         .chain(&io::EXPERIMENTS)
         .chain(&files::EXPERIMENTS)
         .chain(&ram::EXPERIMENTS)
+        .chain(&proxy::EXPERIMENTS)
         .chain(&nectary_bench::evaluation::EXPERIMENTS)
         .map(|(command, shows, takes)| format!("{command:38} {shows} ({takes})\n"))
         .collect()
@@ -316,6 +318,14 @@ fn run_ram(arguments: &BenchRamArguments) -> Result<u8, CommandFailure> {
     publish(&places, &report)
 }
 
+fn run_proxy(arguments: &BenchProxyArguments) -> Result<u8, CommandFailure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let plan = proxy::ProxyPlan::new(arguments.options(&program), &program)?;
+    let report = with_progress(|progress| proxy::run(&plan, &program, progress))?;
+    let places = ReportFiles { json: &arguments.json, svg: &None, write: &arguments.write };
+    publish(&places, &report)
+}
+
 /// Serves files that are parts of a device, or files in memory.
 fn serve_bare_fuse(arguments: &BenchBareFuseArguments) -> Result<(), CommandFailure> {
     let BenchBareFuseArguments { device, directory, bytes } = arguments;
@@ -326,7 +336,8 @@ fn serve_bare_fuse(arguments: &BenchBareFuseArguments) -> Result<(), CommandFail
 
 /// Replaces this process by another program; returns a failure if that is not possible.
 fn become_inside(arguments: &BenchInsideArguments) -> CommandFailure {
-    let inside = ProcessEnvironment { group: arguments.group.clone(), has_own_network: arguments.own_network };
+    let BenchInsideArguments { group, own_network, processor, .. } = arguments;
+    let inside = ProcessEnvironment { group: group.clone(), has_own_network: *own_network, processor: *processor };
     enter(&inside, &arguments.program).into()
 }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nectary_attach::LoopDevice;
 use nectary_block::Buffer;
 
+use super::DiskCounts;
 use crate::Error;
 
 /// The block size of the loop device, in bytes: a page.
@@ -44,6 +45,11 @@ impl BareDisk {
     /// The block device.
     pub fn path(&self) -> &Path {
         self.device.path()
+    }
+
+    /// Its counters so far.
+    pub fn counts(&self) -> DiskCounts {
+        super::counts_of(self.path())
     }
 }
 

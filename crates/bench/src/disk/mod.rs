@@ -167,9 +167,7 @@ impl MeasuredDisk {
 
     /// Its counters so far.
     pub fn counts(&self) -> DiskCounts {
-        let name = self.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default();
-        let mut counts = kernel_counts(&text);
+        let mut counts = counts_of(self.path());
         let figures = match &self.below {
             DiskBacking::Attached(attachment) => attachment.device_figures(),
             DiskBacking::Bare(_) => Vec::new(),
@@ -197,6 +195,12 @@ impl Drop for MeasuredDisk {
             DiskBacking::Bare(_) => {}
         }
     }
+}
+
+/// The kernel's counters of a block device.
+fn counts_of(device: &Path) -> DiskCounts {
+    let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    kernel_counts(&std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default())
 }
 
 /// Reads a line of `/sys/block/NAME/stat`; sectors have 512 bytes there.

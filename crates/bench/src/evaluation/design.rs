@@ -150,19 +150,19 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
         "proxy",
         "memory",
         ["requests/s and latency from memory beside nginx, Varnish, Squid, Traffic Server", "2 times the best of them"],
-        Elsewhere("make bench ARGS=memory"),
+        Figures(&["proxy.memory.over_best"]),
     ),
     by(
         "proxy",
         "pressure",
         ["requests/s and p99 with a working set of four times memory", "1.5 times the best of them"],
-        Nothing,
+        Figures(&["proxy.pressure.over_best"]),
     ),
     by(
         "proxy",
         "sigkill",
-        ["requests/s and p99 after SIGKILL under load", "95 % within 5 s of the restart"],
-        Elsewhere("cargo run --release -p nectary-e2e -- sigkill"),
+        ["the hit rate after SIGKILL under load", "95 % of the one before within 5 s"],
+        Figures(&["proxy.restart.recovered_s.nectary"]),
     ),
     by(
         "cache",

@@ -257,7 +257,8 @@ impl DiskContenderEnvironment<'_> {
     }
 
     fn donate(&self, group: &MemoryGroup, number: u32, donor: u32) -> Result<PipedProcess, Error> {
-        let inside = ProcessEnvironment { group: Some(group.path().to_owned()), has_own_network: true };
+        let inside =
+            ProcessEnvironment { group: Some(group.path().to_owned()), has_own_network: true, processor: None };
         let mut command = inside.command(self.nectary, self.nectary);
         command.env("NECTARY_RUNTIME_DIR", self.folder.join(format!("runtime-{donor}")));
         command.args(["ram", "donate", "--insecure", "--listen", &format!(":{PORT}")]);

@@ -75,7 +75,7 @@ impl DonorNetwork {
     /// Makes a switch, and the link of this process to it.
     pub fn new(nectary: &Path, folder: &Path, link: LinkRate) -> Result<DonorNetwork, Error> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % 200;
-        let inside = ProcessEnvironment { group: None, has_own_network: true };
+        let inside = ProcessEnvironment { group: None, has_own_network: true, processor: None };
         let command = inside.command(nectary, Path::new("cat"));
         let mut switch = PipedProcess::start(command, "the switch", folder.join(format!("switch-{number}.said")))?;
         // The process (`cat`) echoes the line once it is in its namespace.

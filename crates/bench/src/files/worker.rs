@@ -38,7 +38,7 @@ pub(super) struct LoopWorker(PipedProcess);
 impl LoopWorker {
     /// Starts the process in a memory group; `nectary` is this program, and `said` the file of its error output.
     pub fn start(nectary: &Path, group: Option<PathBuf>, said: PathBuf) -> Result<LoopWorker, Error> {
-        let inside = ProcessEnvironment { group, has_own_network: false };
+        let inside = ProcessEnvironment { group, has_own_network: false, processor: None };
         let mut command = inside.command(nectary, nectary);
         command.args(["bench", "files-worker"]);
         Ok(LoopWorker(PipedProcess::start(command, "the process of the loops", said)?))

@@ -28,7 +28,7 @@ impl HostLink {
     /// Moves this thread to the server's host, and makes the client-only host and the link between them.
     pub fn new(nectary: &Path, folder: &Path) -> Result<HostLink, Error> {
         begin()?;
-        let inside = ProcessEnvironment { group: None, has_own_network: true };
+        let inside = ProcessEnvironment { group: None, has_own_network: true, processor: None };
         let command = inside.command(nectary, Path::new("cat"));
         let mut client = PipedProcess::start(command, "the client-only host", folder.join("client-host.said"))?;
         // The process (`cat`) echoes the line once it is in its namespace.

@@ -102,7 +102,8 @@ impl HostPair {
     /// The command that runs this program on a host.
     pub fn command(&self, host: HostRole, words: &[&OsStr]) -> Command {
         let group = self.groups.iter().find(|group| group.0 == host).map(|group| group.1.clone());
-        let mut inside = ProcessEnvironment { group, has_own_network: false }.command(&self.nectary, &self.nectary);
+        let mut inside =
+            ProcessEnvironment { group, has_own_network: false, processor: None }.command(&self.nectary, &self.nectary);
         inside.args(words);
         let mut command = match host {
             HostRole::Server => inside,

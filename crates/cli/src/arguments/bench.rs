@@ -1,6 +1,7 @@
 //! The options of `bench`.
 
 mod bench_io;
+mod bench_proxy;
 mod bench_report;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use nectary_bench::workload::WorkloadPreset;
 use nectary_block::parse_size;
 
 pub use bench_io::{BenchIoArguments, IoMatrix};
+pub use bench_proxy::BenchProxyArguments;
 pub use bench_report::{
     BenchAllArguments, BenchClaimsArguments, BenchCompareArguments, BenchFiguresArguments, BenchReportArguments,
 };
@@ -100,6 +102,15 @@ pub enum BenchCommand {
   Random requests alone, with a donor of one thread:
     nectary bench ram --only 4x32 --threads 1 --json ram.json", after_help = exit::HELP)]
     Ram(BenchRamArguments),
+    /// Caching proxies over HTTP, all in one run, with equal memory and disks (root)
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  A look at the proxies that are installed, in a few minutes:
+    nectary bench proxy --folder /var/cache --quick
+  Nectary beside nginx and Varnish alone:
+    nectary bench proxy --folder /var/cache --only nginx --only varnish
+  The hit rates of the requests of an access log:
+    nectary bench proxy --folder /var/cache --log access.log.gz", after_help = exit::HELP)]
+    Proxy(Box<BenchProxyArguments>),
     /// Every experiment at a size that fits this machine, as one report; goes on after an interruption (root)
     #[command(help_template = TEMPLATE, before_help = "Examples:
   A look at everything, in a quarter of an hour:
@@ -433,6 +444,9 @@ pub struct BenchInsideArguments {
     /// Take a network without links
     #[arg(long)]
     pub own_network: bool,
+    /// Run on this processor alone
+    #[arg(long, value_name = "N")]
+    pub processor: Option<usize>,
     /// The program and its arguments
     #[arg(required = true, last = true)]
     pub program: Vec<std::ffi::OsString>,

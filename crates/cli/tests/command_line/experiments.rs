@@ -21,6 +21,7 @@ fn experiments_list_purpose_and_duration() {
         "bench files --seed nrd",
         "bench files --seed ncar",
         "bench ram",
+        "bench proxy --folder DIR",
         "bench all --report DIR --quick",
     ] {
         assert!(

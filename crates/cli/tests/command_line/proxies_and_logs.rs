@@ -1,4 +1,4 @@
-//! `nectary bench store` with an access log: a small run, and refusals.
+//! `nectary bench proxy`, and `bench store` with an access log: small runs, refusals, and what they leave behind.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -35,13 +35,22 @@ fn log() -> String {
 }
 
 #[test]
-fn log_options_are_checked() {
-    let scratch = CommandScratch::new("bench-log-options");
+fn proxy_and_log_options_are_checked() {
+    let scratch = CommandScratch::new("bench-proxy-options");
+    scratch.run("bench proxy").exits(2).says("--folder");
+    scratch
+        .run("bench proxy --folder . --quick --only apache")
+        .exits(2)
+        .says("no proxy has \"apache\"")
+        .says("varnish");
+    scratch.run("bench proxy --folder . --quick --memory 1M").exits(2);
     std::fs::write(scratch.file("no-log"), "nothing\n").unwrap();
-    let refused = scratch.run("bench store --seed table4 --quick --log no-log").exits(2);
-    refused.says("no-log").says("an access log (squid, common, w3c, json)");
-    scratch.run("bench store --seed table4 --quick --log absent").exits(2).says("absent");
-    scratch.run("bench store --seed table4 --quick --log no-log --workload seed").exits(2);
+    for experiment in ["store --seed table4 --quick", "proxy --folder . --quick"] {
+        let refused = scratch.run(&format!("bench {experiment} --log no-log")).exits(2);
+        refused.says("no-log").says("an access log (squid, common, w3c, json)");
+        scratch.run(&format!("bench {experiment} --log absent")).exits(2).says("absent");
+        scratch.run(&format!("bench {experiment} --log no-log --workload seed")).exits(2);
+    }
     std::fs::write(scratch.file("log"), log()).unwrap();
     scratch.run("bench store --seed table4 --quick --log log --seeds 2").exits(2).says("a log is one workload");
 }
@@ -66,4 +75,37 @@ fn store_bench_replays_access_log() {
     let row = &report["rows"][0];
     assert_eq!((&row["group"], row["hit_rate"].as_f64()), (&"log-4gb".into(), Some(0.9)), "{row}");
     assert!(report["figures"].as_array().unwrap().iter().all(|figure| figure["target"].is_null()));
+}
+
+/// Every proxy has results or is named, and nothing is left behind.
+#[test]
+fn proxy_bench_runs_installed_peers() {
+    if !has_disks() {
+        return;
+    }
+    let scratch = CommandScratch::new("bench-proxy");
+    std::fs::write(scratch.file("log"), log()).unwrap();
+    let line = "bench proxy --quick --folder . --memory 64M --log log --only nginx --only haproxy --json proxy.json";
+    let text = scratch.run(line).exits(0).text();
+    let report: Value = serde_json::from_slice(&std::fs::read(scratch.file("proxy.json")).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let is_in = |stage: &str, proxy: &str| rows.iter().any(|row| row["stage"] == stage && row["proxy"] == proxy);
+    for stage in ["memory", "pressure", "replay"] {
+        assert!(is_in(stage, "nectary") && is_in(stage, "nectary-again"), "{stage}: {text}");
+    }
+    for proxy in ["nginx", "haproxy"] {
+        let is_named = text.contains(&format!("{proxy}: NOT RUN: "));
+        assert!(is_in("memory", proxy) && is_in("replay", proxy) || is_named, "{proxy}: {text}");
+    }
+    assert!(!is_in("pressure", "haproxy"));
+    for row in rows.iter().filter(|row| row["stage"] == "replay") {
+        assert_eq!(row["result"]["hit_rate"].as_f64(), Some(0.9), "60 of 600 requests are first ones: {row}");
+    }
+    for figure in ["proxy.memory.over_again", "proxy.memory.p999_us.nectary", "proxy.restart.first_hit_s.nectary"] {
+        assert!(report["figures"].as_array().unwrap().iter().any(|one| one["name"] == figure), "{figure}");
+    }
+    let mut left: Vec<_> =
+        std::fs::read_dir(scratch.file(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["log", "proxy.json"]);
 }

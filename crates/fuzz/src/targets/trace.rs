@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nectary_trace::access_log::{AccessLogReader, LineContents};
 use nectary_trace::formats::csv::CsvColumns;
-use nectary_trace::formats::input::DecompressedInput;
+use nectary_trace::formats::input::{DecompressedInput, LINE_BYTES_MAX};
 use nectary_trace::formats::nectary::{
     FileEntry, FileKind, FileMapping, NectaryWriter, RecordingOutcome, TraceHeader, TraceProcess, UnseenCall,
 };
@@ -96,14 +96,15 @@ fn of(format: TraceFormat) -> ReadOptions {
     ReadOptions { format: Some(format), ..ReadOptions::default() }
 }
 
-/// Reads an access log in the format that its first lines have. The parts of a line are no longer than the line.
+/// Reads an access log in the format that its first lines have. The parts of a line are no longer than a line may be.
 pub fn access_log(input: &[u8]) {
     let read = || -> Result<(), Error> {
         let source = Box::new(Cursor::new(input.to_vec()));
         let mut reader = AccessLogReader::from_input(DecompressedInput::from_reader(Path::new("input"), source)?)?;
         while let Some(contents) = reader.read()? {
             if let LineContents::Request(line) = contents {
-                assert!(line.url.len() + line.client.len() <= 4 * input.len() + 16, "{line:?}");
+                // Bytes that are no UTF-8 become three.
+                assert!(line.url.len() + line.client.len() <= 4 * LINE_BYTES_MAX, "{line:?}");
             }
         }
         let text = reader.bad_line().to_string();
