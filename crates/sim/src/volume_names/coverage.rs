@@ -73,9 +73,9 @@ impl VolumeNamesCoverage {
         self.local.1 += calls;
     }
 
-    /// Whether a quarter of the calls, where hosts may make and remove names themselves, are such changes.
+    /// Whether a third of the calls, where hosts may make and remove names themselves, are such changes.
     pub fn is_local_enough(&self) -> bool {
-        4 * self.local.0 >= self.local.1
+        3 * self.local.0 >= self.local.1
     }
 
     /// Adds the counts of another run.

@@ -43,9 +43,9 @@ impl NamesProgram {
             tokio::time::sleep(pause).await;
             self.mount.rested().await;
             match (self.random.below(100), &mut home) {
-                (0..76, Some(home)) => self.change_home(home).await,
-                (76..86, Some(home)) => self.look_into(home.tag, home.id).await,
-                (86..89, _) => self.visit().await,
+                (0..80, Some(home)) => self.change_home(home).await,
+                (80..90, Some(home)) => self.look_into(home.tag, home.id).await,
+                (90..92, _) => self.visit().await,
                 _ => self.call().await,
             }
         }

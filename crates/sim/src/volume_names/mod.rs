@@ -83,7 +83,7 @@ impl VolumeNamesReport {
             missing.push("decided histories");
         }
         if !self.coverage.is_local_enough() {
-            missing.push("changes that hosts made themselves: a quarter of the calls");
+            missing.push("changes that hosts made themselves: a third of the calls");
         }
         missing
     }

@@ -87,17 +87,18 @@ impl MetadataImage {
         self.dying.extend(found);
     }
 
-    /// Returns the stored answer of an operation that is sent again. If the operation opened an inode, the inode is
-    /// marked as open again, because open files are in memory only.
+    /// Returns the stored answer of an operation that is sent again. If the operation opened an inode and `opens` is set,
+    /// the inode is marked as open again, because open files are in memory only.
     pub fn repeat(
         &mut self,
-        session: u64,
-        number: u64,
+        (session, number): (u64, u64),
         operation: &MetadataOperation,
+        opens: bool,
     ) -> Option<std::result::Result<ServerAnswer, ServerRefusal>> {
         let stored = self.stored_reply(session, number);
         if let (MetadataOperation::Create { open: true, .. }, Some(Ok(ServerAnswer::Attributes(made)))) =
             (operation, &stored)
+            && opens
         {
             self.open(session, made.number);
         }

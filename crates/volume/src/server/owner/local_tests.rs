@@ -176,6 +176,7 @@ fn shown(answers: &mut Received) -> Option<FileId> {
     messages(answers).into_iter().find_map(|message| match message {
         VolumeMessage::Looked { found, .. } => found.map(|found| found.id()),
         VolumeMessage::Answer(ServerAnswer::Attributes(found)) => Some(found.id()),
+        VolumeMessage::Grant { held, .. } => Some(held.token.object),
         _ => None,
     })
 }
@@ -268,6 +269,36 @@ async fn second_wait_withholds_directories() {
     pair.give_back(Granted { level: level::READ, ..second });
     settle(&mut pair.owner).await;
     assert!(matches!(messages(&mut listed)[..], [VolumeMessage::Listed { .. }]));
+}
+
+/// A file that was closed before its create is repeated is freed when its name goes, not only with the session.
+#[tokio::test]
+async fn repeated_create_opens_no_closed_file() {
+    let mut pair = SessionPair::new("repeated").await;
+    let session = pair.sessions[0];
+    let mut made = create(ROOT, "file", libc::S_IFREG | 0o644, 0);
+    if let MetadataOperation::Create { open, .. } = &mut made {
+        *open = true;
+    }
+    let number = pair.owner.image.next_number(session);
+    let mut answers = pair.operate(0, AnswerTerms::Early, made.clone());
+    settle(&mut pair.owner).await;
+    let file = shown(&mut answers).expect("it is made");
+    drop(pair.ask(0, MetadataQuestion::Close { file }));
+    // The client does not know yet that the create is durable.
+    let (frames, mut again) = mpsc::unbounded_channel();
+    let reply = ReplySender::of_request(&frames, (session, 0, 2));
+    let terms = AnswerTerms::Repeated { now_ns: 9 };
+    pair.owner.apply(OwnerRequest::Operate { session, number, terms, operation: made, reply });
+    settle(&mut pair.owner).await;
+    assert_eq!(shown(&mut again), Some(file));
+    let name = b"file".to_vec();
+    let unlink = MetadataOperation::Unlink { directory: ROOT, name, is_directory: false, expected: 0 };
+    let mut removed = pair.operate(0, AnswerTerms::Early, unlink);
+    pair.owner.background().await.expect("it goes on");
+    settle(&mut pair.owner).await;
+    assert_eq!(shown(&mut removed), Some(file));
+    assert_eq!(pair.owner.image.attributes(file).map_err(|refusal| refusal.errno), Err(libc::ESTALE));
 }
 
 /// A session that returns nothing cannot make more names.

@@ -118,7 +118,7 @@ impl MetadataOwner {
         let is_behind = self.behind.contains_key(&session);
         let standing = self.early.standing(session, number, &inodes, is_behind);
         let (stamp, first_made) = (self.stamp(), self.image.next_inode());
-        let mut answer = self.operate(stamp, session, number, &operation);
+        let mut answer = self.operate(stamp, (session, number), terms, &operation);
         if let (true, MetadataOperation::Unlink { .. }, Ok(ServerAnswer::Attributes(removed))) =
             (is_new, &operation, &mut answer)
         {
@@ -240,13 +240,15 @@ impl MetadataOwner {
     pub(super) fn operate(
         &mut self,
         stamp: AppendStamp,
-        session: u64,
-        number: u64,
+        (session, number): (u64, u64),
+        terms: AnswerTerms,
         operation: &MetadataOperation,
     ) -> Result<ServerAnswer, ServerRefusal> {
         let next = self.image.next_number(session);
+        // A client that has the answer may have closed the file since; what it has open it tells a new server.
+        let is_answered = matches!(terms, AnswerTerms::Repeated { .. } | AnswerTerms::Local { .. });
         match number.cmp(&next) {
-            Ordering::Less => self.image.repeat(session, number, operation).unwrap_or_else(|| {
+            Ordering::Less => self.image.repeat((session, number), operation, !is_answered).unwrap_or_else(|| {
                 let words = format!("operation {number} of session {session} was acknowledged");
                 Err(ServerRefusal { code: RefusalCode::Forgotten, errno: libc::EIO, words })
             }),

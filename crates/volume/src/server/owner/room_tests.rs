@@ -6,7 +6,7 @@ use nectary_block::SharedDevice;
 use super::tests::{ROOT, ask, begin, operate, settle, volume_of};
 use super::*;
 use crate::metadata::check;
-use crate::protocol::{MappedExtent, RefusalCode};
+use crate::protocol::{AnswerTerms, MappedExtent, RefusalCode};
 
 /// The size of the smallest volume. *Units*: bytes.
 const DISK_BYTES: u64 = 256 << 20;
@@ -50,7 +50,7 @@ impl ServerLife {
     fn try_operate(&mut self, operation: &MetadataOperation) -> Done {
         let number = self.owner.image.next_number(self.session);
         let stamp = self.owner.stamp();
-        self.owner.operate(stamp, self.session, number, operation)
+        self.owner.operate(stamp, (self.session, number), AnswerTerms::Durable, operation)
     }
 
     fn create(&mut self, name: &str) -> Done {

@@ -12,7 +12,7 @@ use crate::format::{
 };
 use crate::journal;
 use crate::metadata::first;
-use crate::protocol::{FileLockRange, MappedExtent, RefusalCode, Token, TokenAspect};
+use crate::protocol::{AnswerTerms, FileLockRange, MappedExtent, RefusalCode, Token, TokenAspect};
 use crate::server::locking::LockRequest;
 use crate::tokens::level;
 
@@ -88,7 +88,7 @@ pub(super) fn begin(owner: &mut MetadataOwner, incarnation: u8) -> u64 {
 pub(super) fn operate(owner: &mut MetadataOwner, session: u64, operation: MetadataOperation) -> ServerAnswer {
     let number = owner.image.next_number(session);
     let stamp = owner.stamp();
-    owner.operate(stamp, session, number, &operation).expect("it is done")
+    owner.operate(stamp, (session, number), AnswerTerms::Durable, &operation).expect("it is done")
 }
 
 pub(super) fn ask(owner: &mut MetadataOwner, session: u64, question: &MetadataQuestion) -> ServerAnswer {
