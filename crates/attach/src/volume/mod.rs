@@ -10,6 +10,7 @@
 //! | `allowed` | what a mount allows |
 //! | `serve`, `calls` | the effect of each request |
 //! | `sessions` | the session, and the next one after it was ended |
+//! | `lock_owners` | the owners of programs' locks |
 //! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
 //! | `reasons` | what calls wait for, in words |
@@ -19,6 +20,7 @@
 mod allowed;
 mod calls;
 mod contents;
+mod lock_owners;
 mod nodes;
 mod pages;
 mod reasons;

@@ -5,7 +5,7 @@
 //!
 //! *Circle*: the calls work on the file system of this file.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 use super::allowed::VolumeMountOptions;
 use super::calls;
 use super::contents::{CachedContents, ReadBytes};
+use super::lock_owners::LockOwners;
 use super::nodes::{VALID, VolumeNodes};
 use super::sessions::MountSessions;
 use super::shown::KernelCache;
@@ -46,9 +47,7 @@ pub struct VolumeFileSystem {
     /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
     /// interrupted.
     lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
-    /// The owners of locks that were requested through a handle and have not closed it, by handle. A lock of an open file
-    /// description (`F_OFD_SETLK`) ends with the handle, and the kernel does not say so.
-    lock_owners: Mutex<HashMap<u64, BTreeSet<u64>>>,
+    pub(super) lock_owners: Arc<LockOwners>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
     pub(super) contents: Option<Arc<CachedContents>>,
@@ -80,7 +79,7 @@ impl VolumeFileSystem {
             files: Mutex::default(),
             next: AtomicU64::new(1),
             lock_waits: Mutex::default(),
-            lock_owners: Mutex::default(),
+            lock_owners: Arc::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
             contents,
@@ -92,10 +91,6 @@ impl VolumeFileSystem {
 
     fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<OpenFile>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn lock_owners(&self) -> MutexGuard<'_, HashMap<u64, BTreeSet<u64>>> {
-        self.lock_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of handles that programs have.
@@ -436,19 +431,15 @@ impl FuseFileSystem for VolumeService {
         self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes));
     }
 
-    fn release(&self, _of: RequestContext, handle: u64, owner: u64, unlock: bool, reply: ReplyHandle) {
+    fn release(&self, of: RequestContext, handle: u64, _owner: u64, unlock: bool, reply: ReplyHandle) {
         let file = self.0.files().remove(&handle);
-        let owners = self.0.lock_owners().remove(&handle).unwrap_or_default();
+        let ended = self.0.lock_owners.ended(of.node, handle, unlock);
         let progress = reply.progress();
         self.0.spawn(progress.of(async move {
             if let Some(file) = file {
-                for owner in owners {
-                    // As below.
-                    let _ = file.unlock_all(owner, false).await;
-                }
-                if unlock {
+                if let Some(release) = ended {
                     // An error means that the session has ended, and the lock with it.
-                    let _ = file.unlock_all(owner, true).await;
+                    let _ = calls::release_locks(&file, &release, &[]).await;
                 }
                 file.close().await;
             }
@@ -475,19 +466,12 @@ impl FuseFileSystem for VolumeService {
         self.run(reply, sync, |reply, _, ()| reply.ok());
     }
 
-    fn flush(&self, _of: RequestContext, handle: u64, owner: u64, reply: ReplyHandle) {
-        self.0.lock_owners().get_mut(&handle).map(|owners| owners.remove(&owner));
-        if self.0.file(handle).is_ok_and(|file| file.is_flushed(owner)) {
+    fn flush(&self, of: RequestContext, handle: u64, owner: u64, reply: ReplyHandle) {
+        let ended = self.0.lock_owners.closed(of.node, owner);
+        if ended.is_none() && self.0.file(handle).is_ok_and(|file| file.is_flushed()) {
             return reply.ok();
         }
-        let flush = move |this: Arc<VolumeFileSystem>| async move {
-            let file = this.file(handle)?;
-            let flushed = file.flush().await;
-            // When a program closes any descriptor of a file, it loses its locks on the file.
-            let unlocked = file.unlock_all(owner, false).await;
-            flushed.and(unlocked).map_err(|error| errno(&error))
-        };
-        self.run(reply, flush, |reply, _, ()| reply.ok());
+        self.run(reply, move |this| calls::flush(this, handle, ended), |reply, _, ()| reply.ok());
     }
 
     fn set_xattr(
@@ -540,8 +524,8 @@ impl FuseFileSystem for VolumeService {
         self.run(reply, allocate, |reply, _, ()| reply.ok());
     }
 
-    fn get_lock(&self, _of: RequestContext, lock: LockRange, reply: ReplyHandle) {
-        self.run(reply, move |this| calls::test_lock(this, lock), |reply, _, found| reply.lock(&found));
+    fn get_lock(&self, of: RequestContext, lock: LockRange, reply: ReplyHandle) {
+        self.run(reply, move |this| calls::test_lock(this, of.node, lock), |reply, _, found| reply.lock(&found));
     }
 
     fn set_lock(&self, of: RequestContext, lock: LockRange, waits: bool, mut reply: ReplyHandle) {
@@ -558,7 +542,7 @@ impl FuseFileSystem for VolumeService {
             given_up.notify_one();
         }
         let set = move |this: Arc<VolumeFileSystem>| async move {
-            let done = calls::set_lock(this.clone(), lock, given_up).await;
+            let done = calls::set_lock(this.clone(), of.node, lock, given_up).await;
             this.end_lock_wait(of.unique);
             done
         };

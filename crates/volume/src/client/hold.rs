@@ -28,8 +28,7 @@ use super::wait_kinds::WaitKind;
 use super::{VolumeClient, lock};
 use crate::planted::{Bug, planted};
 use crate::protocol::{
-    FileId, FileLockRange, InodeAttributes, MetadataOperation, MetadataQuestion, Token, TokenAspect, TokenGrant,
-    VolumeMessage,
+    FileId, InodeAttributes, MetadataOperation, MetadataQuestion, Token, TokenAspect, TokenGrant, VolumeMessage,
 };
 use crate::tokens::{RecallOutcome, RecallReason, Recalled, TokenHolding, level};
 
@@ -545,12 +544,7 @@ impl VolumeClient {
     /// Tells a restarted server which locks and tokens are held.
     async fn reclaim(&self, epoch: u64) {
         for file in self.files() {
-            let locks: Vec<FileLockRange> = file.locks().iter().copied().collect();
-            for lock in locks {
-                if let Err(error) = self.shared.session.reclaim_lock(lock).await {
-                    self.note_lost_lock(&lock, &error);
-                }
-            }
+            self.reclaim_locks(&file, epoch).await;
         }
         let held = |file: &Arc<ActiveFile>| {
             let state = file.hold.state();
@@ -565,6 +559,6 @@ impl VolumeClient {
             self.shared.session.reclaim(epoch, part, false).await;
         }
         self.shared.session.reclaim(epoch, last, true).await;
-        self.shared.session.send_held_back();
+        self.shared.session.reclaimed(epoch);
     }
 }

@@ -4,10 +4,13 @@
 //! needed when the server restarts. Promises: a released lock is never claimed again after a restart of the server; a
 //! lock is granted to a program only under the session's lease.
 
+use std::collections::HashSet;
+
 use futures_util::FutureExt;
 use nectary_host::log::{LogLevel, write as log};
 
 use super::error::Error;
+use super::file::ActiveFile;
 use super::wait_kinds::WaitKind;
 use super::{OpenFile, VolumeClient};
 use crate::protocol::FileLockRange;
@@ -58,9 +61,7 @@ impl OpenFile {
             }
             locking?;
             // A newer server that was told which locks are held does not know of one that is granted after that.
-            let mut locks = file.locks();
-            if session.epoch() == epoch {
-                locks.set(0, locked);
+            if session.at_epoch(epoch, || file.locks().set(0, locked)) {
                 break;
             }
         }
@@ -99,8 +100,33 @@ impl OpenFile {
 }
 
 impl VolumeClient {
+    /// Tells the server of this epoch which locks of a file are held. What programs release meanwhile is not claimed; what
+    /// is left of a lock of which they release a part is claimed, too.
+    pub(super) async fn reclaim_locks(&self, file: &ActiveFile, epoch: u64) {
+        let session = &self.shared.session;
+        let mut claimed = HashSet::new();
+        loop {
+            let held: Vec<FileLockRange> = file.locks().iter().copied().collect();
+            let left: Vec<FileLockRange> = held.into_iter().filter(|lock| claimed.insert(*lock)).collect();
+            if left.is_empty() {
+                return;
+            }
+            for lock in left {
+                let is_held = || file.locks().iter().any(|held| *held == lock);
+                let claim = session.reclaim_lock(lock, is_held).await;
+                if session.epoch() != epoch {
+                    // The next server is told all of it.
+                    return;
+                }
+                if let Err(error) = claim {
+                    self.note_lost_lock(&lock, &error);
+                }
+            }
+        }
+    }
+
     /// Logs that a restarted server did not accept the claim of a lock.
-    pub(super) fn note_lost_lock(&self, lock: &FileLockRange, error: &Error) {
+    fn note_lost_lock(&self, lock: &FileLockRange, error: &Error) {
         let (inode, process) = (lock.file.inode, lock.process);
         log(LogLevel::Error, "volume", format_args!("inode {inode}: the lock of process {process} is lost: {error}"));
     }

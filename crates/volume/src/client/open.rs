@@ -255,11 +255,10 @@ impl OpenFile {
         synced
     }
 
-    /// Whether the close of a descriptor has nothing to do: nothing is written, no commit has failed, and the owner has no
-    /// lock. Waits for nothing.
-    pub fn is_flushed(&self, owner: u64) -> bool {
+    /// Whether [`flush`](Self::flush) has nothing to do: nothing is written, and no commit has failed. Waits for nothing.
+    pub fn is_flushed(&self) -> bool {
         let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
-        !has_failed && !self.file.shown().is_dirty && !self.file.locks().has(0, owner, false)
+        !has_failed && !self.file.shown().is_dirty
     }
 
     /// Truncates or extends the file.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::calls::{
     CallAnswer, CallShare, ClientOptions, FileGrant, ListedToKeep, LocalOutcome, LookupAnswer, NUMBERS_WANTED,
-    PendingCall, ServerEvent, SessionCalls, SessionFigures, SharedSession, ended, is_try_lock, not_done, wall_ns,
+    PendingCall, ServerEvent, SessionCalls, SessionFigures, SharedSession, ended, not_done, wall_ns,
 };
 use super::error::Error;
 use super::link;
@@ -129,16 +129,16 @@ impl ClientSession {
     /// Checks that the lease is still valid: blocks that were read after [`leased`](Self::leased) returned then
     /// belonged to the file during the read.
     ///
-    /// *Errors*: [`Error::Ended`] after a pause that was longer than the lease.
+    /// *Errors*: [`Error::Ended`] if the session has ended, or after a pause that was longer than the lease.
     pub fn still_leased(&self) -> Result<(), Error> {
         let inner = &self.inner;
-        match inner.elapsed_ns() < inner.lease_until_ns.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => {
-                let reason = "this host paused for longer than its lease during I/O".to_owned();
-                Err(Error::Ended { reason, may_be_done: true })
-            }
+        if inner.elapsed_ns() < inner.lease_until_ns.load(Ordering::Acquire) {
+            return Ok(());
         }
+        Err(self.failure().unwrap_or_else(|| {
+            let reason = "this host paused for longer than its lease during I/O".to_owned();
+            Error::Ended { reason, may_be_done: true }
+        }))
     }
 
     /// Does an operation. It is durable when this returns, unless it changes names or attributes alone: then it is once
@@ -376,17 +376,34 @@ impl ClientSession {
         }
     }
 
-    /// Tells a restarted server of a lock that is held.
-    pub async fn reclaim_lock(&self, lock: FileLockRange) -> Result<(), Error> {
-        answered(self.call(CallShare::Restart, |_| (VolumeMessage::Lock { lock, waits: false }, None)).await?).map(drop)
+    /// Tells a restarted server of a lock, if it is still held when that is sent: the release of a lock is sent after it
+    /// is held no more. `is_held` is called with the state of the session locked.
+    pub async fn reclaim_lock(&self, lock: FileLockRange, is_held: impl FnOnce() -> bool) -> Result<(), Error> {
+        let make = |_: &mut SessionCalls| match is_held() {
+            true => (VolumeMessage::Lock { lock, waits: false }, None),
+            // The server does not know of it.
+            false => (VolumeMessage::Unlock { lock }, None),
+        };
+        answered(self.call(CallShare::Restart, make).await?).map(drop)
     }
 
-    /// Sends lock requests that were held back until the server was told which locks are held.
-    pub fn send_held_back(&self) {
+    /// Notes that the server of this epoch was told which locks are held, unless there is a newer one.
+    pub fn reclaimed(&self, epoch: u64) {
+        let mut state = self.inner.state();
+        if state.epoch == epoch {
+            state.send_held_back();
+        }
+    }
+
+    /// Does `act` if the server's epoch is this one; no other server is told what is held before that is done. The state
+    /// of the session is locked meanwhile.
+    pub fn at_epoch(&self, epoch: u64, act: impl FnOnce()) -> bool {
         let state = self.inner.state();
-        let Some(bulk) = &state.bulk else { return };
-        let held_back = state.waiting.iter().filter(|(_, waiting)| is_try_lock(&waiting.message));
-        held_back.for_each(|(request, waiting)| drop(bulk.send(waiting.message.encode(*request, state.epoch))));
+        let is_present = state.epoch == epoch;
+        if is_present {
+            act();
+        }
+        is_present
     }
 
     /// Sends a message on the control connection. If there is no connection, the message is dropped, and the server

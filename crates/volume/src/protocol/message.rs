@@ -60,7 +60,7 @@ pub struct TokenGrant {
 }
 
 /// A file lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileLockRange {
     /// The locked file.
     pub file: FileId,

@@ -53,6 +53,9 @@ impl LockQueue {
             LockRequest::Test(_) => true,
             LockRequest::Unlock(_) | LockRequest::Cancel(_) => false,
         };
+        if matches!(wish, LockRequest::Lock(..)) {
+            self.forget_repeated(session, reply.request());
+        }
         if is_grace && waits_for_others {
             return self.early.push((session, wish, reply));
         }
@@ -133,6 +136,20 @@ impl LockQueue {
         reply.send(Err(refused));
     }
 
+    /// Removes a request that came on an earlier connection and is repeated now.
+    fn forget_repeated(&mut self, session: u64, request: u64) {
+        let is_this = |of: u64, reply: &ReplySender| of == session && reply.request() == request;
+        self.early.retain(|(of, _, reply)| !is_this(*of, reply));
+        let locks = &mut self.locks;
+        self.waiting.retain(|ticket, waiting| {
+            let is_repeated = is_this(waiting.session, &waiting.reply);
+            if is_repeated {
+                locks.cancel(*ticket);
+            }
+            !is_repeated
+        });
+    }
+
     fn cancel(&mut self, session: u64, request: u64) {
         let interrupted = || Err(refusal(RefusalCode::Posix, libc::EINTR, "the wait for the lock was given up"));
         let of = |waiting: &LockWaiter| waiting.session == session && waiting.reply.request() == request;
@@ -154,6 +171,88 @@ impl LockQueue {
             if let Some(waiting) = self.waiting.remove(&ticket) {
                 waiting.reply.send(Ok(ServerAnswer::Done));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::protocol::FileId;
+    use crate::server::connection::Frames;
+
+    fn lock(owner: u64) -> FileLockRange {
+        let file = FileId { inode: 7, generation: 1 };
+        FileLockRange { file, owner, process: 1, is_flock: false, is_exclusive: true, start: 0, last: 9 }
+    }
+
+    /// Requests of session 1 on one connection.
+    struct Requests {
+        queue: LockQueue,
+        frames: Frames,
+        sent: mpsc::UnboundedReceiver<Vec<u8>>,
+    }
+
+    impl Requests {
+        fn new() -> Requests {
+            let (frames, sent) = mpsc::unbounded_channel();
+            Requests { queue: LockQueue::default(), frames, sent }
+        }
+
+        fn ask(&mut self, request: u64, wish: LockRequest, is_grace: bool) {
+            let reply = ReplySender::of_request(&self.frames, (1, 1, request));
+            self.queue.wish(1, wish, reply, is_grace, false);
+        }
+
+        /// The requests that were answered since the last call, each with the error number or 0.
+        fn answers(&mut self) -> Vec<(u64, i32)> {
+            let mut answers = Vec::new();
+            while let Ok(frame) = self.sent.try_recv() {
+                let (header, message) = VolumeMessage::decode(&frame).expect("it decodes");
+                let errno = if let VolumeMessage::Failure(failure) = message { failure.errno } else { 0 };
+                answers.push((header.request, errno));
+            }
+            answers
+        }
+    }
+
+    /// Two threads of a process wait for the same range.
+    #[test]
+    fn equal_requests_are_all_answered() {
+        let mut requests = Requests::new();
+        requests.ask(1, LockRequest::Lock(lock(5), false), false);
+        for request in [2, 3] {
+            requests.ask(request, LockRequest::Lock(lock(6), true), false);
+        }
+        assert_eq!(requests.answers(), [(1, 0)]);
+        requests.ask(4, LockRequest::Cancel(2), false);
+        assert_eq!(requests.answers(), [(2, libc::EINTR), (4, 0)]);
+        requests.ask(5, LockRequest::Lock(lock(6), true), false);
+        requests.ask(6, LockRequest::Unlock(lock(5)), false);
+        assert_eq!(requests.answers(), [(6, 0), (3, 0), (5, 0)]);
+        assert_eq!(requests.queue.counts(), (1, 0));
+    }
+
+    /// A request that is repeated on a new connection is there once, so that its cancellation finds it.
+    #[test]
+    fn repeated_request_waits_once() {
+        for is_grace in [false, true] {
+            let mut requests = Requests::new();
+            requests.ask(1, LockRequest::Lock(lock(5), false), false);
+            for _ in 0..20 {
+                requests.ask(2, LockRequest::Lock(lock(6), true), is_grace);
+                let (frames, sent) = mpsc::unbounded_channel();
+                (requests.frames, requests.sent) = (frames, sent);
+            }
+            requests.ask(2, LockRequest::Lock(lock(6), true), is_grace);
+            assert_eq!(requests.queue.waiting().count(), 1);
+            requests.ask(3, LockRequest::Cancel(2), is_grace);
+            assert_eq!(requests.answers(), [(2, libc::EINTR), (3, 0)], "grace: {is_grace}");
+            requests.queue.end_grace();
+            requests.ask(4, LockRequest::Unlock(lock(5)), false);
+            assert_eq!((requests.queue.counts(), requests.queue.waiting().count()), ((0, 0), 0));
         }
     }
 }

@@ -126,11 +126,10 @@ pub struct VolumeLocks {
 }
 
 impl VolumeLocks {
-    /// Handles a session's request for a lock.
+    /// Handles a session's request for a lock. If it is repeated after a lost connection, the caller has
+    /// [cancelled](Self::cancel) the first one.
     pub fn lock(&mut self, session: u64, ticket: u64, lock: FileLockRange, waits: bool) -> LockOutcome {
         let file = self.files.entry(lock.file).or_default();
-        // A request that is repeated after a lost connection replaces the first one.
-        file.waiters.retain(|waiter| waiter.session != session || waiter.lock != lock);
         let Some((other, _)) = file.held.in_the_way(session, &lock) else {
             if file.held.0.len() >= HELD_MAX {
                 return LockOutcome::TooMany;

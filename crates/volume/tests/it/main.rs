@@ -7,6 +7,7 @@ mod crowded;
 mod kept_names;
 mod leader_lease;
 mod local_names;
+mod lock_claims;
 mod model;
 mod refusals;
 mod removed;

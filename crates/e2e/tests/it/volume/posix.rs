@@ -11,6 +11,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest file handle, as the kernel allows it. *Units*: bytes.
@@ -112,13 +113,26 @@ fn seek_data_out_of_range_fails() {
     }
 }
 
-/// Locks the first ten bytes for an open file description; returns whether it got them.
-fn lock(file: &File) -> bool {
+/// Locks the first ten bytes for an open file description, which waits for them or not; returns whether it got them.
+fn lock_range(file: &File, waits: bool) -> bool {
     // SAFETY: all zeroes are a value of this layout: from 0 on.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16, 10);
     // SAFETY: the structure has the layout that the call reads, and outlives it.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) == 0 }
+    unsafe {
+        libc::fcntl(file.as_raw_fd(), if waits { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK }, &raw mut lock) == 0
+    }
+}
+
+fn lock(file: &File) -> bool {
+    lock_range(file, false)
+}
+
+/// Locks the whole file with `flock`, as above.
+fn lock_whole(file: &File, waits: bool) -> bool {
+    let how = libc::LOCK_EX | if waits { 0 } else { libc::LOCK_NB };
+    // SAFETY: a plain system call on a file that is open.
+    unsafe { libc::flock(file.as_raw_fd(), how) == 0 }
 }
 
 /// The lock of an open file description ends when the description is closed.
@@ -151,4 +165,63 @@ fn description_lock_ends_with_description() {
     drop(closed);
     get(&kept);
     assert!(!lock(&open(&there)) && !lock(&open(&here)));
+}
+
+/// The time for which programs lock a file again and again.
+const LOCKING: Duration = Duration::from_secs(3);
+/// So many programs change files that the release of a closed file's lock waits.
+const CHANGERS: usize = 80;
+
+/// Opens, locks and closes a file again and again; returns how often, and how often another one had the lock, too.
+fn lock_again(path: &Path, lock: fn(&File, bool) -> bool, holders: &AtomicU32) -> (u32, u32) {
+    let (until, mut locks, mut overlaps) = (Instant::now() + LOCKING, 0, 0);
+    while Instant::now() < until {
+        let file = File::options().read(true).write(true).open(path).expect("it opens");
+        assert!(lock(&file, true), "{}", io::Error::last_os_error());
+        overlaps += u32::from(holders.fetch_add(1, Ordering::AcqRel) > 0);
+        std::thread::sleep(Duration::from_micros(300));
+        holders.fetch_sub(1, Ordering::AcqRel);
+        locks += 1;
+    }
+    (locks, overlaps)
+}
+
+/// The kernel names the owner of a lock by the address of the open file, and the next one that is opened has the same. It
+/// tells the mount of the end of a file after `close` has returned.
+#[test]
+fn closing_releases_no_later_lock() {
+    let Some((_volume, here, there)) = volume() else { return };
+    fs::write(here.join("file"), "content").expect("it is written");
+    let (is_over, holders) = (AtomicBool::new(false), [AtomicU32::new(0), AtomicU32::new(0)]);
+    std::thread::scope(|scope| {
+        for changer in 0..CHANGERS {
+            let (path, is_over) = (here.join(format!("changed-{changer}")), &is_over);
+            scope.spawn(move || {
+                let file = File::create(path).expect("it is made");
+                for size in (0..2).cycle().take_while(|_| !is_over.load(Ordering::Acquire)) {
+                    file.set_len(size).expect("it is changed");
+                }
+            });
+        }
+        let kinds: [(&str, fn(&File, bool) -> bool, _); 2] =
+            [("flock", lock_whole, &holders[0]), ("F_OFD_SETLKW", lock_range, &holders[1])];
+        let found = kinds.map(|(name, lock, holders)| {
+            let paths = [&here, &there].map(|directory| directory.join("file"));
+            let threads = paths.map(|path| scope.spawn(move || lock_again(&path, lock, holders)));
+            (name, threads.map(|thread| thread.join()))
+        });
+        is_over.store(true, Ordering::Release);
+        for (name, threads) in found {
+            for (locks, overlaps) in threads.map(|thread| thread.expect("no panic")) {
+                assert!(locks > 20 && overlaps == 0, "{name}: {overlaps} of {locks} locks were not alone");
+            }
+        }
+    });
+    // Nobody else has the lock of a file that this program has closed.
+    for lock in [lock_whole, lock_range] {
+        for at in 0..100 {
+            let file = File::options().read(true).write(true).open(here.join("file")).expect("it opens");
+            assert!(lock(&file, false), "lock {at}: {}", io::Error::last_os_error());
+        }
+    }
 }

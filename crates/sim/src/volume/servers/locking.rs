@@ -38,6 +38,9 @@ impl LockQueueModel {
         is_expected: bool,
     ) -> Vec<Said> {
         let (asked, session) = ((connection.clone(), request), connection.session.get());
+        if matches!(wish, ModelLockRequest::Lock(..)) {
+            self.forget_repeated(session, request);
+        }
         if is_grace && matches!(wish, ModelLockRequest::Lock(_, waits) if !is_expected || waits) {
             world.coverage.met("16: a lock's request waits for the end of grace");
             self.early.push((asked, wish));
@@ -68,6 +71,20 @@ impl LockQueueModel {
                 said
             }
         }
+    }
+
+    /// Removes a request that came on an earlier connection and is repeated now.
+    fn forget_repeated(&mut self, session: u64, request: u64) {
+        let is_this = |(connection, number): &Asked| connection.session.get() == session && *number == request;
+        self.early.retain(|(asked, _)| !is_this(asked));
+        let locks = &mut self.locks;
+        self.waiting.retain(|ticket, asked| {
+            let is_repeated = is_this(asked);
+            if is_repeated {
+                locks.cancel(*ticket);
+            }
+            !is_repeated
+        });
     }
 
     /// Handles early requests, once every earlier session has named its locks.

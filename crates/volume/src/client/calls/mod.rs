@@ -188,6 +188,9 @@ pub(super) struct SessionCalls {
     /// What is wrong with the control connection.
     pub control_trouble: Option<ConnectionTrouble>,
     pub refusals: CallRefusals,
+    /// Whether the server of this epoch is still being told which locks are held: it takes a request for a lock that does
+    /// not wait for the claim of one.
+    pub is_reclaiming: bool,
     /// Whether the session ends by itself: then its bulk connection alone says how that went.
     pub is_leaving: bool,
     pub figures: SessionFigures,
@@ -201,6 +204,19 @@ impl SessionCalls {
     /// Whether the server can store the reply of one more operation.
     pub fn has_room(&self) -> bool {
         self.next_number <= self.renewals.heard_acknowledged() + UNACKNOWLEDGED_MAX
+    }
+
+    /// Whether a call is sent only when the server has been told which locks are held.
+    pub fn is_held_back(&self, waiting: &PendingCall) -> bool {
+        self.is_reclaiming && waiting.share != CallShare::Restart && is_try_lock(&waiting.message)
+    }
+
+    /// Sends the calls that were held back until the server was told which locks are held.
+    pub fn send_held_back(&mut self) {
+        self.is_reclaiming = false;
+        let Some(bulk) = self.bulk.as_ref().filter(|_| !self.refusals.is_careful()) else { return };
+        let held_back = self.waiting.iter().filter(|(_, waiting)| is_try_lock(&waiting.message));
+        held_back.for_each(|(request, waiting)| drop(bulk.send(waiting.message.encode(*request, self.epoch))));
     }
 }
 
@@ -399,6 +415,7 @@ impl SharedSession {
                 !is_lock && !matches!(waiting.message, VolumeMessage::Reclaim { .. })
             });
             state.local.clear();
+            state.is_reclaiming = true;
             let _ = self.events.send(ServerEvent::Restarted);
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
@@ -408,12 +425,7 @@ impl SharedSession {
         }
         let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {
-            if is_careful && waiting.share != CallShare::Restart {
-                continue;
-            }
-            // This request is held back: the new server would take it as the claim of a lock that the session already
-            // holds.
-            if is_new && is_try_lock(&waiting.message) {
+            if state.is_held_back(waiting) || (is_careful && waiting.share != CallShare::Restart) {
                 continue;
             }
             let _ = bulk.send(waiting.message.encode(*request, state.epoch));
@@ -538,6 +550,9 @@ impl SharedSession {
     /// Extends the lease: a renewal that was sent at `sent`, counted from `start`, was answered.
     pub fn renewed(&self, sent: Duration, lease: Duration, server_ns: i64, (durable, stored): (u64, u64)) {
         let mut state = self.state();
+        if state.figures.ended.is_some() {
+            return;
+        }
         state.stored(stored);
         state.lease = lease;
         state.control_trouble = None;
@@ -555,11 +570,13 @@ impl SharedSession {
         state.clock_offset_ns = server_ns.saturating_sub(wall_ns());
     }
 
-    /// Ends the session: every call fails.
+    /// Ends the session, and with it the lease: every call fails.
     pub fn end(&self, reason: &str) {
         let waiting = {
             let mut state = self.state();
             state.figures.ended.get_or_insert(reason.to_owned());
+            self.io_until_ns.store(0, Ordering::Release);
+            self.lease_until_ns.store(0, Ordering::Release);
             (state.bulk, state.control) = (None, None);
             state.local.clear();
             state.lose_unstored();

@@ -133,6 +133,9 @@ impl SessionCalls {
 
     /// Whether a new call is sent at once.
     pub fn is_sent_at_once(&self, waiting: &PendingCall) -> bool {
+        if self.is_held_back(waiting) {
+            return false;
+        }
         let Some(careful) = self.refusals.careful else { return true };
         waiting.share == CallShare::Restart || (careful.is_second && waiting.is_prompt())
     }
@@ -159,7 +162,9 @@ impl SessionCalls {
             careful.probe = Some(*next.0);
             return send(next);
         }
-        let is_left = |waiting: &PendingCall| !waiting.is_prompt() && waiting.share != CallShare::Restart;
+        let is_left = |waiting: &PendingCall| {
+            !waiting.is_prompt() && waiting.share != CallShare::Restart && !self.is_held_back(waiting)
+        };
         self.waiting.iter().filter(|(_, waiting)| is_left(waiting)).for_each(send);
         self.refusals.careful = None;
         self.figures.trouble = None;

@@ -176,3 +176,17 @@ fn unanswered_opens_count_among_operations() {
     }
     assert!(matches!(alone.make("next", true), LocalOutcome::Done(_)));
 }
+
+/// A lock that was granted, or bytes that were read, count no more when the server has ended the session.
+#[test]
+fn lease_ends_with_session() {
+    let alone = Alone::new();
+    let renew = || alone.inner.renewed(Duration::from_nanos(alone.inner.elapsed_ns()), LEASE, wall_ns(), (0, 0));
+    assert!(alone.inner.may_begin());
+    alone.inner.end("others need what it holds");
+    assert!(!alone.inner.may_begin());
+    renew();
+    let until = [&alone.inner.io_until_ns, &alone.inner.lease_until_ns]
+        .map(|until| until.load(std::sync::atomic::Ordering::Acquire));
+    assert_eq!(until, [0, 0], "a late answer to a renewal");
+}
