@@ -104,11 +104,11 @@ pub(crate) fn mount(device: &Path, root: &Path, kind: &str, writing: MountSyncMo
     checked(result, format!("mounting {} as {kind}", device.display()))
 }
 
-/// Unmounts the file system at `root`.
+/// Unmounts the file system at `root`. A child that another thread starts has the files of this process open for a
+/// moment; that is waited for.
 pub(crate) fn unmount(root: &Path) -> Result<(), Error> {
-    let target = string(root)?;
-    // SAFETY: the string ends with a zero byte and outlives the call.
-    checked(unsafe { libc::umount2(target.as_ptr(), libc::UMOUNT_NOFOLLOW) }, format!("unmounting {}", root.display()))
+    nectary_fuse::unmount(root, false)
+        .map_err(|error| Error::failed(format_args!("unmounting {}", root.display()), error))
 }
 
 /// Writes everything that a file system has in memory to its device.
