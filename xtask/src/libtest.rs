@@ -4,10 +4,8 @@
 //! with the tests that printed them, and the choice of lines to show. The runner must be started with `--show-output`;
 //! otherwise it hides the output of tests that passed.
 
+use crate::failed_output;
 use crate::report::TestReport;
-
-/// The number of output lines at the end of a failed test that the summary repeats.
-const FAILURE_LINES_MAX: usize = 30;
 
 /// Whether a line is shown immediately: output of tests and failures are, names of tests that passed are not.
 pub fn is_told(line: &str) -> bool {
@@ -21,7 +19,7 @@ pub fn is_told(line: &str) -> bool {
 pub struct TestCounts {
     /// The number of tests that passed.
     pub passed: u64,
-    /// The name of each test that failed, with the end of its output.
+    /// The name of each test that failed, with what the summary repeats of its output.
     pub failed: Vec<(String, String)>,
     /// The number of failed tests that the runner itself reports.
     pub failed_count: u64,
@@ -39,13 +37,19 @@ impl TestCounts {
         let mut counts = TestCounts::default();
         let mut section = String::new();
         let mut printed: Vec<(&str, Vec<&str>)> = Vec::new();
+        let mut is_of_failures = false;
         for line in output.lines() {
             let line = line.trim_end();
             if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
                 section = name.to_owned();
                 printed.push((name, Vec::new()));
+                // A quiet runner names the tests that failed only here.
+                if is_of_failures && !counts.failed.iter().any(|failed| failed.0 == name) {
+                    counts.failed.push((name.to_owned(), String::new()));
+                }
             } else if matches!(line, "successes:" | "failures:") {
                 section.clear();
+                is_of_failures = line == "failures:";
             } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
                 counts.failed.push((name.to_owned(), String::new()));
             } else if let Some(result) = line.strip_prefix("test result: ") {
@@ -54,6 +58,7 @@ impl TestCounts {
                 counts.failed_count += number_before(result, " failed");
                 counts.ignored += number_before(result, " ignored");
                 section.clear();
+                is_of_failures = false;
             } else if let Some((_, reason)) = line.split_once("NOT RUN: ") {
                 counts.not_run.push((section.clone(), reason.to_owned()));
             } else if !section.is_empty()
@@ -64,8 +69,7 @@ impl TestCounts {
         }
         for (name, text) in &mut counts.failed {
             let Some((_, lines)) = printed.iter().find(|(section, _)| section == name) else { continue };
-            let first = lines.len().saturating_sub(FAILURE_LINES_MAX);
-            *text = lines[first..].iter().filter(|line| !line.is_empty()).map(|line| format!("\n    {line}")).collect();
+            *text = failed_output::shortened(lines).iter().map(|line| format!("\n    {line}")).collect();
         }
         counts
     }
@@ -143,6 +147,14 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         counts.add_to(&mut report, "x");
         assert!(report.summary().ends_with("\n1 passed, 1 failed, 2 skipped\n"), "{}", report.summary());
         assert!(report.summary().contains("NOT RUN 2\n"));
+    }
+
+    /// With `--quiet`, the name of a failed test is only that of its output.
+    #[test]
+    fn quiet_failures_are_named() {
+        let lines = OUTPUT.lines().filter(|line| !line.starts_with("test ") || line.starts_with("test result"));
+        let counts = TestCounts::parse(&lines.collect::<Vec<_>>().join("\n"));
+        assert_eq!(counts.failed, [("b::c".to_owned(), "\n    thread 'b::c' panicked".to_owned())]);
     }
 
     /// Names of passed tests are left out; what tests print is not.

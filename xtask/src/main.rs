@@ -9,6 +9,7 @@ mod bench;
 mod binaries;
 mod budgets;
 mod checks;
+mod failed_output;
 mod libtest;
 mod load;
 mod metadata;

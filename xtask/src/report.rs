@@ -1,6 +1,6 @@
 //! The results of a run, and the summary at the end.
 //!
-//! Owns: the counts, and the format of the last lines. A check counts as one test; a test that printed `NOT RUN` counts
+//! Owns: the counts, and the format of the last lines: what failed comes last, before the counts. A check counts as one test; a test that printed `NOT RUN` counts
 //! as skipped, not as passed. Each crate has a time budget. What other programs took of the processors meanwhile is taken
 //! from its time. A crate that exceeds its budget is only reported. The run fails only if all crates together exceed the
 //! sum of their budgets.
@@ -96,7 +96,7 @@ impl TestReport {
         self.failed == 0
     }
 
-    /// The summary; its last line has the counts.
+    /// The summary; its last line has the counts, and the lines before it are what failed.
     pub fn summary(&self) -> String {
         let mut text = String::new();
         if !self.timings.is_empty() {
@@ -109,12 +109,12 @@ impl TestReport {
                 text += &format!("  {name:<20} {taken:>7.1} s  of {budget_seconds:>4} s{over}{beside}\n");
             }
         }
-        for failure in &self.failures {
-            text += &format!("FAILED {failure}\n");
-        }
         text += &format!("NOT RUN {}\n", self.not_run.len());
         for reason in &self.not_run {
             text += &format!("  {reason}\n");
+        }
+        for failure in &self.failures {
+            text += &format!("FAILED {failure}\n");
         }
         text + &format!("{} passed, {} failed, {} skipped\n", self.passed, self.failed, self.skipped)
     }
@@ -137,7 +137,8 @@ mod tests {
         let summary = report.summary();
         assert!(summary.ends_with("\n12 passed, 2 failed, 1 skipped\n"), "{summary}");
         assert!(summary.contains("NOT RUN 1\n  loop device: not root\n"), "{summary}");
-        assert!(summary.contains("FAILED the tests took 3.5 s, their budget is 3 s"), "{summary}");
+        let failures = "\nFAILED store: it broke\nFAILED the tests took 3.5 s, their budget is 3 s\n12 passed";
+        assert!(summary.contains(failures), "{summary}");
         assert!(!report.is_good());
     }
 

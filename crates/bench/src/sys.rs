@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{CpuSet, UnshareFlags};
 use rustix::time::ClockId;
 
 use crate::Error;
@@ -108,53 +108,46 @@ pub(crate) fn mount(device: &Path, root: &Path, kind: &str, writing: MountSyncMo
 
 /// Makes a directory with everything that is mounted in it also appear at another directory.
 pub(crate) fn bind(source: &Path, target: &Path) -> Result<(), Error> {
-    let (from, to) = (string(source)?, string(target)?);
-    let flags = libc::MS_BIND | libc::MS_REC;
-    // SAFETY: the strings end with a zero byte and outlive the call; the arguments that are null may be null.
-    let result = unsafe { libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
-    checked(result, format!("binding {} to {}", source.display(), target.display()))
+    rustix::mount::mount_bind_recursive(source, target).named(format!(
+        "binding {} to {}",
+        source.display(),
+        target.display()
+    ))
 }
 
 /// Mounts an empty file system in memory.
 pub(crate) fn mount_memory(target: &Path) -> Result<(), Error> {
-    let to = string(target)?;
-    let kind = c"tmpfs".as_ptr();
-    // SAFETY: the strings end with a zero byte and outlive the call; the argument that is null may be null.
-    let result = unsafe { libc::mount(kind, to.as_ptr(), kind, 0, std::ptr::null()) };
-    checked(result, format!("mounting memory at {}", target.display()))
+    rustix::mount::mount("tmpfs", target, "tmpfs", MountFlags::empty(), None)
+        .named(format!("mounting memory at {}", target.display()))
 }
 
 /// Lets this thread, and what it starts, run on one processor only. On a machine that lacks it, nothing changes.
 pub(crate) fn run_on(processor: usize) {
-    // SAFETY: all zeroes are an empty set of this plain structure.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if processor >= libc::CPU_SETSIZE as usize {
-        return;
-    }
-    // SAFETY: the number is within the set, and the call reads the structure that it is given.
-    unsafe {
-        libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    if processor < CpuSet::MAX_CPU {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
 /// Kills a process that may have ended. The caller knows that the number still belongs to it.
 pub(crate) fn kill(process: u32) {
-    // SAFETY: the call takes numbers.
-    unsafe { libc::kill(process as libc::pid_t, libc::SIGKILL) };
+    if let Some(process) = Pid::from_raw(process as i32) {
+        let _ = rustix::process::kill_process(process, Signal::KILL);
+    }
 }
 
-/// Unmounts the file system at `root`.
+/// Unmounts the file system at `root`. A child that another thread starts has the files of this process open for a
+/// moment; that is waited for.
 pub(crate) fn unmount(root: &Path) -> Result<(), Error> {
-    rustix::mount::unmount(root, UnmountFlags::NOFOLLOW).named(format!("unmounting {}", root.display()))
+    nectary_fuse::unmount(root, false)
+        .map_err(|error| Error::failed(format_args!("unmounting {}", root.display()), error))
 }
 
 /// Takes away everything that is mounted at or below `root`, also if it is in use.
 pub(crate) fn unmount_all(root: &Path) -> Result<(), Error> {
-    let target = string(root)?;
-    // SAFETY: the string ends with a zero byte and outlives the call.
-    let result = unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
-    checked(result, format!("unmounting {}", root.display()))
+    rustix::mount::unmount(root, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+        .named(format!("unmounting {}", root.display()))
 }
 
 /// Writes everything that a file system has in memory to its device.

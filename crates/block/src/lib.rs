@@ -16,6 +16,8 @@ mod filter;
 #[doc(hidden)]
 pub mod fuzzing;
 mod memory;
+#[cfg(test)]
+mod mounted;
 mod planted;
 mod registry;
 mod request;

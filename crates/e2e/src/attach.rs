@@ -12,6 +12,7 @@ use crate::guard::{self, GuardedProcess, find_program};
 use crate::nectary;
 use crate::rng::SeededRng;
 use crate::scratch::ScratchFolder;
+use crate::unmounting::unmount;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -519,7 +520,7 @@ impl AttachedDisk {
     }
 
     fn unmount(&self) -> Result<()> {
-        self.run("umount", &[&self.place.display().to_string()])
+        unmount(&self.place, STEP_MAX)
     }
 
     /// Writes and reads back with fio, which writes a checksum into every block.

@@ -39,4 +39,5 @@ pub mod ring;
 pub mod rng;
 pub mod scratch;
 pub mod sigkill;
+pub mod unmounting;
 pub mod volume;

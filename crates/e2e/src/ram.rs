@@ -20,6 +20,7 @@ use crate::guard::{self, GuardedProcess, find_program};
 use crate::nectary::{self, binary};
 use crate::report::not_run;
 use crate::scratch::ScratchFolder;
+use crate::unmounting::unmount;
 
 /// How long any one step may take.
 pub const STEP_MAX: Duration = Duration::from_secs(60);
@@ -224,9 +225,9 @@ impl AttachedRamDevice<'_> {
         run(self.scratch, "mount", &[&self.device, &self.place.display().to_string()]).map(drop)
     }
 
-    /// Unmounts the file system.
+    /// Unmounts the file system. *Errors*: it stays in use; the error names the users.
     pub fn unmount(&self) -> Result<()> {
-        run(self.scratch, "umount", &[&self.place.display().to_string()]).map(drop)
+        unmount(&self.place, STEP_MAX)
     }
 
     /// Freezes the mounted file system: it writes back what it holds, and writes nothing after that.

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::device::SharedDevice;
+use crate::mounted::TestMount;
 use crate::stripe::StripeDevice;
 use crate::{open, read, write};
 
@@ -323,13 +324,10 @@ async fn file_and_disk_mismatch_is_refused() {
 async fn write_without_space_fails_as_full() {
     let directory = FileTestDirectory::new();
     let place = directory.0.join("small");
-    std::fs::create_dir(&place).unwrap();
-    let mount =
-        std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"]).arg(&place).output();
-    if !mount.as_ref().is_ok_and(|output| output.status.success()) {
-        println!("NOT RUN: no small tmpfs: {mount:?}");
-        return;
-    }
+    let mount = match TestMount::new("tmpfs", place.clone(), "size=256k") {
+        Ok(mount) => mount,
+        Err(why) => return println!("NOT RUN: no small tmpfs: {why}"),
+    };
     let mut found = Vec::new();
     for engine in ENGINES {
         let path = place.join(format!("{engine:?}.img"));
@@ -342,8 +340,7 @@ async fn write_without_space_fails_as_full() {
         drop(device);
         std::fs::remove_file(&path).unwrap();
     }
-    let unmounted = std::process::Command::new("umount").arg(&place).status();
-    assert!(unmounted.is_ok_and(|status| status.success()));
+    mount.unmount().unwrap();
     for (first, full, again, flushed) in found {
         assert_eq!(full, Err(DeviceErrorKind::Full));
         assert!(first.is_ok() && again.is_ok() && flushed.is_ok(), "{first:?} {again:?} {flushed:?}");

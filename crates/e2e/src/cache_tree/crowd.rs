@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::guard::raise_files;
 use crate::live::{LIMIT, LiveCache};
+use crate::unmounting::{UnmountAttempt, when_free};
 
 /// The hard limit of open files of the mount's process.
 pub const DESCRIPTORS: u64 = 1024;
@@ -171,8 +172,10 @@ fn is_socket(path: &Path) -> bool {
 
 /// Unmounts the directory; its process must end well.
 fn ends(mut live: LiveCache) -> Result<()> {
-    let ran = live.run(&["cache", "umount", &live.name.clone()]);
-    ensure!(ran.code == 0, "umount: {ran:?}");
+    when_free(Path::new(&live.name), LIMIT, || {
+        let ran = live.run(&["cache", "umount", &live.name]);
+        UnmountAttempt::of_command((Some(ran.code), ran.text + &ran.errors))
+    })?;
     let status = live.process.wait(LIMIT)?;
     ensure!(status.success(), "{status}\n{}", live.process.log_tail());
     let has_parts = fs::read_dir(live.scratch.join("run"))?.flatten().any(|entry| is_socket(&entry.path()));

@@ -38,6 +38,8 @@ const CLEAN: Duration = Duration::from_secs(1);
 const BLOCK: usize = 4096;
 /// The number of blocks that the prober writes and reads in turn.
 const BLOCKS: u64 = 64;
+/// How long a donor that leaves keeps what it holds, which no test may reach: with it the last copy may end.
+const GRACE: &str = "1h";
 /// The number of files that are synced, and compared after faults.
 const FILES: u64 = 24;
 
@@ -114,10 +116,14 @@ impl DonorRig {
 
     fn start(&mut self, number: usize) -> Result<DonorProcess> {
         self.starts += 1;
+        self.start_in(number, &self.namespaces[number])
+    }
+
+    fn start_in(&self, number: usize, namespace: &NetworkNamespace) -> Result<DonorProcess> {
         // Use another name for each start, because each donor's address is read from its own log.
         let name = format!("donor-{number}-{}", self.starts);
-        let options = ["--memory", &self.memory, "--on-demand"];
-        DonorProcess::start(&self.donors_scratch, &name, Some(&self.namespaces[number]), &options)
+        let options = ["--memory", &self.memory, "--on-demand", "--grace", GRACE];
+        DonorProcess::start(&self.donors_scratch, &name, Some(namespace), &options)
     }
 
     /// Makes the file system, and mounts it.
@@ -255,9 +261,7 @@ impl DonorRig {
     pub fn replace(&mut self, disk: &AttachedRamDevice<'_>, number: usize) -> Result<()> {
         let namespace = NetworkNamespace::new(&self.scratch)?;
         self.starts += 1;
-        let name = format!("donor-{number}-{}", self.starts);
-        let options = ["--memory", &self.memory, "--on-demand"];
-        let donor = DonorProcess::start(&self.donors_scratch, &name, Some(&namespace), &options)?;
+        let donor = self.start_in(number, &namespace)?;
         let (old, new) = (self.addresses[number].clone(), donor.address.clone());
         run(&self.scratch, "nectary", &["ram", "replace", &disk.device, &old, &new])?;
         self.addresses[number] = new;

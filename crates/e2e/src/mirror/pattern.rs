@@ -19,9 +19,8 @@ use crate::rng::SeededRng;
 const UNIT: usize = 64 << 10;
 /// The device is flushed after so many operations.
 const FLUSH_EVERY: u64 = 32;
-/// The pause after each operation. A copy of a donor takes again what was changed meanwhile, so it comes near its end only
-/// if that is less than it copies.
-const PAUSE: Duration = Duration::from_millis(15);
+/// The usual pause after each operation.
+pub const PAUSE: Duration = Duration::from_millis(15);
 
 /// Memory with the alignment that direct I/O needs.
 #[repr(C, align(4096))]
@@ -68,27 +67,20 @@ impl DevicePattern {
 
     /// Writes and reads units in random order until the result is ended.
     pub fn change(self, device: &str, seed: u64) -> Result<PatternWriter> {
-        let (file, stop, done) = (open(device)?, Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let thread = {
-            let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));
-            std::thread::spawn(move || self.change_until(&file, seed, &stop, &done))
-        };
-        Ok(PatternWriter { stop, done, thread: Some(thread) })
+        let (file, shared) = (open(device)?, Arc::new(WriterState::default()));
+        shared.set_pause(PAUSE);
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || self.change_until(&file, seed, &of_thread));
+        Ok(PatternWriter { shared, thread: Some(thread) })
     }
 
-    fn change_until(
-        mut self,
-        file: &File,
-        seed: u64,
-        stop: &AtomicBool,
-        done: &AtomicU64,
-    ) -> (DevicePattern, ProbeCounts) {
+    fn change_until(mut self, file: &File, seed: u64, shared: &WriterState) -> (DevicePattern, ProbeCounts) {
         let (mut rng, mut memory) = (SeededRng::new(seed), Box::new(AlignedUnit([0; UNIT])));
         let mut account = ProbeCounts::default();
         loop {
             let unit = rng.index(self.versions.len());
             let (offset, version) = ((unit * UNIT) as u64, &mut self.versions[unit]);
-            let ends = stop.load(Ordering::Relaxed);
+            let ends = shared.stop.load(Ordering::Relaxed);
             let began = Instant::now();
             let is_done = if ends || account.operations % FLUSH_EVERY == 0 {
                 file.sync_data().is_ok()
@@ -105,31 +97,49 @@ impl DevicePattern {
             account.errors += u64::from(!is_done);
             account.gap = account.gap.max(began.elapsed());
             account.operations += 1;
-            done.store(account.operations, Ordering::Relaxed);
+            shared.done.store(account.operations, Ordering::Relaxed);
             if ends {
                 return (self, account);
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(Duration::from_millis(shared.pause_ms.load(Ordering::Relaxed)));
         }
+    }
+}
+
+/// What a writer shares with its thread.
+#[derive(Default)]
+struct WriterState {
+    stop: AtomicBool,
+    done: AtomicU64,
+    pause_ms: AtomicU64,
+}
+
+impl WriterState {
+    fn set_pause(&self, pause: Duration) {
+        self.pause_ms.store(pause.as_millis() as u64, Ordering::Relaxed);
     }
 }
 
 /// Changes of a pattern that are under way.
 pub struct PatternWriter {
-    stop: Arc<AtomicBool>,
-    done: Arc<AtomicU64>,
+    shared: Arc<WriterState>,
     thread: Option<JoinHandle<(DevicePattern, ProbeCounts)>>,
 }
 
 impl PatternWriter {
     /// Returns the number of operations so far.
     pub fn done(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
+        self.shared.done.load(Ordering::Relaxed)
+    }
+
+    /// Sets the pause after each operation, which is [`PAUSE`] at first.
+    pub fn set_pause(&self, pause: Duration) {
+        self.shared.set_pause(pause);
     }
 
     /// Flushes the device and ends; returns what is written, and the counts.
     pub fn end(mut self) -> Result<(DevicePattern, ProbeCounts)> {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("it has ended")?;
         thread.join().map_err(|_| anyhow::anyhow!("the changes panicked"))
     }
@@ -137,6 +147,6 @@ impl PatternWriter {
 
 impl Drop for PatternWriter {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
     }
 }

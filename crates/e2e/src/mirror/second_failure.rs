@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::pattern::{DevicePattern, PatternWriter};
+use super::pattern::{DevicePattern, PAUSE, PatternWriter};
 use super::{DonorFault, DonorRig, ProbeCounts};
 use crate::attach::TestFileSystem;
 use crate::guard::{GuardedProcess, describe};
@@ -32,6 +32,9 @@ const DEVICE_BYTES: u64 = 64 << 20;
 const RATE: &str = "48mbps";
 /// How fast the second half is filled if the kill is near the end, so that it is seen there on a busy machine, too.
 const RATE_OF_SECOND_HALF: &str = "8mbps";
+/// The writer's pause while the second half is filled slowly. Each write has a part of 512 KiB copied again, so the copy
+/// comes near its end only if there are few: ten operations a second are five writes, 2.5 MB of the 8 MB.
+const PAUSE_OF_SECOND_HALF: Duration = Duration::from_millis(100);
 /// The interval between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 /// How long a lost donor may keep requests waiting. A donor is left after 0.8 s; the rest is for a busy machine.
@@ -170,10 +173,11 @@ impl SecondFailureCase {
             DonorMove::Sigterm => rig.donors[0].as_mut().context("it runs")?.process.signal(libc::SIGTERM),
             DonorMove::Spare | DonorMove::Grow => rig.break_donor(0, DonorFault::Kill)?,
         }
-        let is_on_time = self.wait_for_moment(&rig, &mut control, members as u64)?;
+        let is_on_time = self.wait_for_moment(&rig, &mut control, &changes)?;
         let dead = if self.victim == KillVictim::Member { 1 } else { members };
         rig.break_donor(dead, DonorFault::Kill)?;
         rig.namespaces[members].set_rate(&scratch, None)?;
+        changes.set_pause(PAUSE);
         self.wait_for_answers(&changes)?;
         if let Some(mut asked) = asked {
             let status = asked.wait(STEP_MAX)?;
@@ -196,7 +200,7 @@ impl SecondFailureCase {
     }
 
     /// Waits until the copy is as far as wanted. *Returns* whether it was seen so far before the move was over.
-    fn wait_for_moment(self, rig: &DonorRig, control: &mut ControlConnection, members: u64) -> Result<bool> {
+    fn wait_for_moment(self, rig: &DonorRig, control: &mut ControlConnection, changes: &PatternWriter) -> Result<bool> {
         let deadline = Instant::now() + COPY_MAX + LOST_AFTER;
         let (mut has_begun, mut is_slowed) = (false, self.moment == KillMoment::Early);
         loop {
@@ -209,6 +213,7 @@ impl SecondFailureCase {
                 has_begun |= copied > 0;
                 if !is_slowed && copied >= all / 2 {
                     rig.namespaces[self.members()].set_rate(&rig.scratch, Some(RATE_OF_SECOND_HALF))?;
+                    changes.set_pause(PAUSE_OF_SECOND_HALF);
                     is_slowed = true;
                 }
                 let is_due = match self.moment {
@@ -220,7 +225,7 @@ impl SecondFailureCase {
                     return Ok(true);
                 }
             }
-            let is_over = figures["replaced"] != 0 || has_begun && figures["donors_trusted"] == members;
+            let is_over = figures["replaced"] != 0 || has_begun && figures["donors_trusted"] == self.members();
             if is_over && figures["move_bytes"].is_null() {
                 return Ok(false);
             }

@@ -17,6 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+/// A connection to a control socket that was not used for this long is replaced before the next request.
+const IDLE_MAX: Duration = Duration::from_secs(3);
+/// The longest time of an answer of a control socket.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
 /// Finds the binary: `NECTARY_BIN`, else `nectary` in this program's target directory.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NECTARY_BIN") {
@@ -259,10 +264,13 @@ impl NectaryProxy {
     }
 }
 
-/// A connection to the control socket.
+/// A connection to the control socket. A process closes one that is idle for ten seconds, so one that was not used for
+/// [`IDLE_MAX`] is replaced before the next request.
 #[derive(Debug)]
 pub struct ControlConnection {
+    socket: PathBuf,
     stream: BufReader<UnixStream>,
+    used: Instant,
 }
 
 impl ControlConnection {
@@ -276,9 +284,13 @@ impl ControlConnection {
             }
         }
         let path = found.with_context(|| format!("no control socket in {}", runtime.display()))?;
-        let stream = UnixStream::connect(&path).with_context(|| format!("cannot connect to {}", path.display()))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        ControlConnection::to(path)
+    }
+
+    fn to(socket: PathBuf) -> Result<Self> {
+        let stream = UnixStream::connect(&socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        Ok(Self { socket, stream: BufReader::new(stream), used: Instant::now() })
     }
 
     /// Calls a method and waits for the answer.
@@ -289,9 +301,14 @@ impl ControlConnection {
     /// Calls a method with parameters and waits for the answer.
     pub fn request_with(&mut self, method: &str, params: &Value) -> Result<Value> {
         let request = serde_json::json!({ "method": method, "params": params });
-        self.stream.get_mut().write_all(format!("{request}\n").as_bytes())?;
+        if self.used.elapsed() >= IDLE_MAX {
+            *self = ControlConnection::to(self.socket.clone())?;
+        }
+        let failed = || format!("control socket: {method}");
+        self.stream.get_mut().write_all(format!("{request}\n").as_bytes()).with_context(failed)?;
         let mut line = String::new();
-        self.stream.read_line(&mut line)?;
+        self.stream.read_line(&mut line).with_context(failed)?;
+        self.used = Instant::now();
         let mut answer: Value = serde_json::from_str(&line).with_context(|| format!("control answer {line:?}"))?;
         match answer.get_mut("ok") {
             Some(value) => Ok(value.take()),
@@ -339,6 +356,25 @@ pub fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The process closes a connection that is not used for a while.
+    #[test]
+    fn idle_control_connection_is_replaced() {
+        let scratch = crate::scratch::ScratchFolder::new("control").unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(scratch.join("part.sock")).unwrap();
+        let process = std::thread::spawn(move || {
+            for number in 1..=2 {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                stream.read_line(&mut String::new()).unwrap();
+                stream.get_mut().write_all(format!("{{\"ok\":{number}}}\n").as_bytes()).unwrap();
+            }
+        });
+        let mut control = ControlConnection::connect(scratch.path()).unwrap();
+        assert_eq!(control.status().unwrap(), 1);
+        control.used = Instant::now().checked_sub(IDLE_MAX).unwrap();
+        assert_eq!(control.status().unwrap(), 2);
+        process.join().unwrap();
+    }
 
     #[test]
     fn members_are_found_at_any_depth() {

@@ -18,6 +18,7 @@ pub mod trees;
 use crate::guard::{GuardedProcess, describe};
 use crate::nectary::binary;
 use crate::scratch::ScratchFolder;
+use crate::unmounting::{UnmountAttempt, when_free};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -208,10 +209,11 @@ impl VolumeRig {
         Ok(())
     }
 
-    /// Unmounts one mount; an error if the command or the mount's process fails.
+    /// Unmounts one mount, which may be in use for a moment; an error if the command or the mount's process fails.
     pub fn unmount(&mut self, index: usize) -> Result<()> {
-        let shown = self.scratch.join(&format!("m{index}")).display().to_string();
-        self.run(&["volume", "umount", &shown])?;
+        let place = self.scratch.join(&format!("m{index}"));
+        let command = ["volume", "umount", &place.display().to_string()];
+        when_free(&place, LIMIT, || UnmountAttempt::of_command(self.try_run(&command)?))?;
         self.wait_mount(index)
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::conformance::{ConformanceFailure, VolatileDevice, check, check_durability, check_seeded, check_wrapper};
+use crate::mounted::TestMount;
 use crate::{
     DeviceRegistry, FileDevice, FileEngine, MemoryDevice, OpenOptions, Recorder, SharedDevice, SurvivalLevel, open,
 };
@@ -233,23 +234,13 @@ async fn loop_disk_conforms_by_both_engines() {
 async fn files_without_direct_io_conform() {
     let files = ConformanceFiles::new(&std::env::temp_dir());
     let place = files.directory.join("ramfs");
-    std::fs::create_dir(&place).unwrap();
-    let mounted = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&place).output();
-    match mounted {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            println!("NOT RUN: no ramfs: {}", String::from_utf8_lossy(&output.stderr).trim());
-            return;
-        }
-        Err(error) => {
-            println!("NOT RUN: no ramfs: {error}");
-            return;
-        }
-    }
+    let mount = match TestMount::new("ramfs", place.clone(), "rw") {
+        Ok(mount) => mount,
+        Err(why) => return println!("NOT RUN: no ramfs: {why}"),
+    };
     let options = OpenOptions { create_bytes: Some(1 << 20), ..OpenOptions::default() };
     let device = FileDevice::open_file(place.join("a.img"), &options).await.map(|device| device.is_direct());
-    let status = Command::new("umount").arg(&place).status();
-    assert!(status.is_ok_and(|status| status.success()));
+    mount.unmount().unwrap();
     assert_eq!(device.ok(), Some(false));
 }
 

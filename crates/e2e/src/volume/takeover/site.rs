@@ -25,6 +25,7 @@ use super::relay::SocketRelay;
 use crate::guard::{GuardedProcess, describe, find_program};
 use crate::nectary::binary;
 use crate::scratch::ScratchFolder;
+use crate::unmounting::{UnmountAttempt, when_free};
 
 /// The size of the disk: each host that is lost costs about 50 MiB.
 const SIZE: &str = "1G";
@@ -497,9 +498,9 @@ impl TakeoverSite {
         for mount in 0..MOUNTS {
             if let Some(process) = &mut self.mounts[mount] {
                 ensure!(process.try_status().is_none(), "mount {mount} has ended\n{}", process.log_tail());
-                let shown = self.directory(mount).display().to_string();
-                let (code, text) = self.try_run(&["volume", "umount", &shown], LIMIT)?;
-                ensure!(code == Some(0), "volume umount {shown}: exit code {code:?}\n{text}");
+                let place = self.directory(mount);
+                let command = ["volume", "umount", &place.display().to_string()];
+                when_free(&place, LIMIT, || UnmountAttempt::of_command(self.try_run(&command, LIMIT)?))?;
                 let Some(mut process) = self.mounts[mount].take() else { continue };
                 let status = process.wait(LIMIT)?;
                 ensure!(status.success(), "mount {mount}: {}\n{}", describe(status), process.log_tail());

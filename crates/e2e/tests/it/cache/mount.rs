@@ -5,6 +5,7 @@ use nectary_e2e::guard::GuardedProcess;
 use nectary_e2e::nectary;
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::ScratchFolder;
+use nectary_e2e::unmounting::{UnmountAttempt, when_free};
 use nectary_e2e::volume::rights::{check_writes_take_capabilities_away, check_writes_take_rights_away};
 use std::fs;
 use std::io::ErrorKind;
@@ -140,11 +141,13 @@ fn killed_cache_leaves_source_complete() {
     let user = fs::File::open(mounted.shown("1")).expect("it opens");
     assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 5, "it is in use");
     drop(user);
-    let began = Instant::now();
-    // The kernel may close a file slightly after the end of its last user.
-    while mounted.run(&["cache", "umount", &shown]).0 == 5 {
-        assert!(began.elapsed() < LIMIT, "it stays in use");
-    }
+    let attempt = || {
+        UnmountAttempt::of_command({
+            let (code, text) = mounted.run(&["cache", "umount", &shown]);
+            (Some(code), text)
+        })
+    };
+    when_free(Path::new(&shown), LIMIT, attempt).unwrap_or_else(|error| panic!("{error:#}"));
     let status = mounted.process.wait(LIMIT).expect("it ends");
     assert!(status.success(), "{}", mounted.process.log_tail());
     assert!(!mounted.shown("1").exists());
