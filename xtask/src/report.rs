@@ -1,9 +1,9 @@
 //! The results of a run, and the summary at the end.
 //!
-//! Owns: the counts, and the format of the last lines: what failed comes last, before the counts. A check counts as one test; a test that printed `NOT RUN` counts
-//! as skipped, not as passed. Each crate has a time budget. What other programs took of the processors meanwhile is taken
-//! from its time. A crate that exceeds its budget is only reported. The run fails only if all crates together exceed the
-//! sum of their budgets.
+//! Owns: the counts, and the format of the last lines: what failed comes last, before the counts. A check counts as
+//! one test; a test that printed `NOT RUN` counts as skipped, not as passed. Each crate has a time budget. What other
+//! programs took of the processors meanwhile is taken from its time. A crate that exceeds its budget is only reported.
+//! The run fails only if all crates together exceed the sum of their budgets.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Small file systems in memory, for tests of files on them.
 //!
 //! Owns: a mount, and its end: it is unmounted when its value is dropped, even in a panic. Promises that a use that
-//! ends soon does not fail a test: a child that another test starts has, until its exec, all files of this process open.
+//! ends soon does not fail a test: a child that another test starts has all files of this process open until its exec.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -32,8 +32,8 @@ const DEVICE_BYTES: u64 = 64 << 20;
 const RATE: &str = "48mbps";
 /// How fast the second half is filled if the kill is near the end, so that it is seen there on a busy machine, too.
 const RATE_OF_SECOND_HALF: &str = "8mbps";
-/// The writer's pause while the second half is filled slowly. Each write has a part of 512 KiB copied again, so the copy
-/// comes near its end only if there are few: ten operations a second are five writes, 2.5 MB of the 8 MB.
+/// The writer's pause while the second half is filled slowly. Each write has a part of 512 KiB copied again, so the
+/// copy comes near its end only if there are few: ten operations a second are five writes, 2.5 MB of the 8 MB.
 const PAUSE_OF_SECOND_HALF: Duration = Duration::from_millis(100);
 /// The interval between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
