@@ -21,10 +21,10 @@ use tokio::sync::oneshot;
 
 use super::herald::InformationalRelay;
 use super::lookup::facts_of;
-use super::node_body::{AskedOfNode, NodeBody};
 use super::parts::part_facts::PartAnswer;
 use super::parts::part_range::PartRange;
 use super::pass::PURGE_FAILED;
+use super::peers::{AskedOfNode, NodeBody};
 use super::peers::{PeerAnswer, PeerQuestion};
 use super::request::ClientRequest;
 use super::rest::strong_validator;

@@ -18,8 +18,8 @@ use http::header::ACCEPT_RANGES;
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 
-use super::lone::ask_alone;
 use super::pass::{self, UnstoredReason};
+use super::peers::ask_alone;
 use super::reply::failed;
 use super::request::ClientRequest;
 use crate::body::ReplyBody;

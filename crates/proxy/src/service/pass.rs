@@ -14,7 +14,7 @@ use nectary_host::fleet::peer_headers::{FOUND, FOUND_PASS};
 use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_store::TAGS_MAX;
 
-use super::node_body::NodeBody;
+use super::peers::NodeBody;
 use super::reply::{CACHE_STATUS, content_range, failed, finish, remove_digests};
 use super::request::ClientRequest;
 use crate::access_log::CacheOutcome;

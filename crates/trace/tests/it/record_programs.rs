@@ -115,7 +115,7 @@ fn what_is_not_seen_is_named() {
         RecordingOutcome::Exited(0) => assert_eq!(summary.unseen, [(UnseenCall::Call32, 1)]),
         _ => println!("NOT RUN: no 32-bit calls on this machine"),
     }
-    assert_eq!(trace.blocks("in", false), []);
+    assert!(trace.blocks("in", false).is_empty());
     let (trace, summary) = unusual.record("hidden");
     assert_eq!(summary.outcome, RecordingOutcome::Exited(0));
     // Root may inspect a process that hides from other users; a recorder of another user reports its calls as unseen.

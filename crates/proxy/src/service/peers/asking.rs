@@ -22,8 +22,8 @@ use nectary_host::fleet::{FleetNode, NodeName, NodeStanding, OwnerOrder};
 use nectary_host::log::{LogLevel, LogThrottle};
 use tokio::time::{timeout, timeout_at};
 
-use super::super::node_body::AskedOfNode;
 use super::super::request::ClientRequest;
+use super::body::AskedOfNode;
 use super::pace::WAIT_MAX;
 use crate::connections::EntranceRole;
 use crate::fleet::{FleetPeers, origin_of};

@@ -16,8 +16,12 @@
 
 mod answering;
 mod asking;
+mod body;
+mod lone;
 mod pace;
 
 pub(super) use answering::{add_to_cache_status, answer, client_of};
 pub(super) use asking::{PeerAnswer, PeerQuestion};
+pub(super) use body::{AskedOfNode, NodeBody};
+pub(super) use lone::ask_alone;
 pub(crate) use pace::PeerPaces;

@@ -19,8 +19,8 @@ use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::client::{donor_bytes, machine};
+use super::device_owner::{DeviceOwner, OwnerCommand, OwnerHandle};
 use super::moving::MoveError;
-use super::owner::{DeviceOwner, OwnerCommand, OwnerHandle};
 use super::planted::times;
 use super::remote::DeviceController;
 use super::report::DeviceReport;

@@ -19,7 +19,7 @@ use nectary_block::{DeviceErrorKind, Error, exact_size, format_size};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
-use super::owner::OwnerHandle;
+use super::device_owner::OwnerHandle;
 use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::{area, trim};
 use super::session::{DonorRequestOutcome, begin, window};

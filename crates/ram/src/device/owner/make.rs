@@ -10,7 +10,7 @@ use nectary_block::{DeviceErrorKind, DeviceOperation, Error, format_size};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
-use super::owner::OwnerHandle;
+use super::device_owner::OwnerHandle;
 use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::trim;
 use super::session::{DonorConnectError, DonorRequestOutcome, begin, incarnation};

@@ -10,7 +10,7 @@
 //! | `client` | the machine of a device, in place or log, as its owner drives it |
 //! | `survey` | finding the position of each donor, before anything is stored |
 //! | `session` | a connection to one donor, and requests on it |
-//! | `owner` | the task that holds the machine and all connections |
+//! | `device_owner` | the task that holds the machine and all connections |
 //! | `peer` | a donor as the owner sees it |
 //! | `remote` | control of a device that is open elsewhere in this process |
 //! | `moving` | another donor takes the place of one: preparing it, and copying |
@@ -28,11 +28,11 @@
 
 pub(crate) mod client;
 pub(crate) mod device;
+mod device_owner;
 mod grow;
 mod make;
 mod moving;
 mod naming;
-mod owner;
 mod peer;
 pub mod planted;
 mod remnants;

@@ -3,8 +3,8 @@
 //! Owns: the present SPEC, which differs from the one as given after a donor was replaced. Promises: the number of a
 //! donor is its place in the present SPEC, from 1. Leaves to others: when a donor is replaced (`replacing`).
 
+use super::device_owner::{DeviceOwner, OwnerCommand};
 use super::moving::{MoveError, MoveErrorKind};
-use super::owner::{DeviceOwner, OwnerCommand};
 use crate::device::RamOptions;
 use crate::device::address::DonorAddress;
 use crate::group::Donor;

@@ -6,8 +6,8 @@
 use nectary_block::format_size;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::device_owner::OwnerCommand;
 use super::moving::{MoveError, MoveErrorKind};
-use super::owner::OwnerCommand;
 use super::report::DeviceReport;
 use crate::device::address::DonorAddress;
 use crate::donor::PROMISE_BYTES;

@@ -10,8 +10,8 @@ use nectary_host::log::{self, LogLevel};
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
+use super::device_owner::{DeviceOwner, OwnerTaskResult};
 use super::moving::{self, MoveError, MoveErrorKind, MoveSides, Moved, PreparedDonor};
-use super::owner::{DeviceOwner, OwnerTaskResult};
 use super::remnants::{self, CurrentDevice};
 use super::session::SessionTarget;
 use super::survey::EPOCHS;

@@ -4,7 +4,7 @@
 
 use tokio::sync::oneshot;
 
-use super::owner::DeviceOwner;
+use super::device_owner::DeviceOwner;
 use crate::group::MachineEvent;
 use crate::scrub::ScrubFindings;
 

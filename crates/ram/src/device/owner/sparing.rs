@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::owner::{DeviceOwner, OwnerTaskResult};
+use super::device_owner::{DeviceOwner, OwnerTaskResult};
 use super::planted::{lost_after, may_give_up};
 use super::session::SessionTarget;
 use crate::device::address::DonorAddress;

@@ -21,8 +21,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::request::ClientRequest;
-use super::rest::{difference, note_rest, strong_validator, unconditional};
+use super::super::request::ClientRequest;
+use super::super::rest::{difference, note_rest, strong_validator, unconditional};
 use crate::pieces::{BodyError, Pieces, exactly};
 use crate::stats::AskedUrl;
 use crate::upstream::{ConnectionLease, Destination, RequestBody, RequestHead, exchange, pieces};
@@ -33,7 +33,7 @@ const SAME: [HeaderName; 6] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, 
 
 /// In the extensions of a response of another node: what it was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AskedOfNode {
+pub(in crate::service) enum AskedOfNode {
     /// The whole response, without conditions.
     Whole,
     /// What the client has asked.
@@ -41,7 +41,7 @@ pub(super) enum AskedOfNode {
 }
 
 /// A response of another node whose body has begun.
-pub(super) struct NodeBody {
+pub(in crate::service) struct NodeBody {
     worker: Rc<ProxyWorker>,
     to: Destination,
     /// The request to the origin for the same response.

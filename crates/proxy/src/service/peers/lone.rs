@@ -6,10 +6,10 @@
 use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::node_body::AskedOfNode;
-use super::pass;
-use super::peers::PeerAnswer;
-use super::request::ClientRequest;
+use super::super::pass;
+use super::super::request::ClientRequest;
+use super::asking::PeerAnswer;
+use super::body::AskedOfNode;
 use crate::hit_for_miss::HitForMissReason;
 use crate::upstream::{ConnectionLease, FetchError};
 
@@ -33,7 +33,9 @@ async fn answer_of_peer(request: &ClientRequest) -> Option<(Response<Incoming>, 
 }
 
 /// Sends the request to the owner of its key, or else to the origin, without filling the store.
-pub(super) async fn ask_alone(request: &ClientRequest) -> Result<(Response<Incoming>, ConnectionLease), FetchError> {
+pub(in crate::service) async fn ask_alone(
+    request: &ClientRequest,
+) -> Result<(Response<Incoming>, ConnectionLease), FetchError> {
     match answer_of_peer(request).await {
         Some(answer) => Ok(answer),
         None => pass::ask(request, None).await,
