@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{body, options, read_all};
 use nectary_block::{
     DeviceErrorKind, DeviceOperation, DeviceRequest, DeviceSnapshot, Filter, IoFuture, MemoryDevice, SharedDevice,
 };
-use nectary_store::{CreateOptions, IndexLoading, KeyRef, OpenOptions, Store};
+use nectary_store::{CreateOptions, IndexLoading, KeyRef, OpenOptions, Store, StoreErrorKind};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -87,8 +87,23 @@ fn name(number: u64) -> String {
     format!("object {number}")
 }
 
+/// How long a put may be refused.
+const PUT_MAX: Duration = Duration::from_secs(30);
+
+/// Puts an object; on a busy machine the store refuses some until it has written others.
 async fn put(store: &Store, number: u64, length: usize) {
-    store.put(KeyRef::new(name(number).as_bytes(), b""), "m".into(), body(number, length)).await.unwrap();
+    let deadline = Instant::now() + PUT_MAX;
+    loop {
+        match store.put(KeyRef::new(name(number).as_bytes(), b""), "m".into(), body(number, length)).await {
+            Err(error) if error.kind == StoreErrorKind::Busy && Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            done => {
+                done.unwrap();
+                return;
+            }
+        }
+    }
 }
 
 async fn count(store: &Store, numbers: std::ops::Range<u64>) -> u64 {

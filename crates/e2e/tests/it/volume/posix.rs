@@ -167,13 +167,16 @@ fn description_lock_ends_with_description() {
     assert!(!lock(&open(&there)) && !lock(&open(&here)));
 }
 
+/// A call that locks a file, which waits for the lock or not; it returns whether it got it.
+type FileLocker = fn(&File, bool) -> bool;
+
 /// The time for which programs lock a file again and again.
 const LOCKING: Duration = Duration::from_secs(3);
 /// So many programs change files that the release of a closed file's lock waits.
 const CHANGERS: usize = 80;
 
 /// Opens, locks and closes a file again and again; returns how often, and how often another one had the lock, too.
-fn lock_again(path: &Path, lock: fn(&File, bool) -> bool, holders: &AtomicU32) -> (u32, u32) {
+fn lock_again(path: &Path, lock: FileLocker, holders: &AtomicU32) -> (u32, u32) {
     let (until, mut locks, mut overlaps) = (Instant::now() + LOCKING, 0, 0);
     while Instant::now() < until {
         let file = File::options().read(true).write(true).open(path).expect("it opens");
@@ -203,7 +206,7 @@ fn closing_releases_no_later_lock() {
                 }
             });
         }
-        let kinds: [(&str, fn(&File, bool) -> bool, _); 2] =
+        let kinds: [(&str, FileLocker, _); 2] =
             [("flock", lock_whole, &holders[0]), ("F_OFD_SETLKW", lock_range, &holders[1])];
         let found = kinds.map(|(name, lock, holders)| {
             let paths = [&here, &there].map(|directory| directory.join("file"));
