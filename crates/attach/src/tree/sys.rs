@@ -227,18 +227,24 @@ pub fn set_xattr(node: &File, name: &CStr, value: &[u8], flags: u32) -> Result<(
 /// Returns the value of an extended attribute, if it has at most `bytes_max` bytes. If `bytes_max` is 0, returns as
 /// many zeroes as the value has bytes.
 pub fn xattr(node: &File, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
+    if bytes_max == 0 {
+        return Ok(vec![0; rustix::fs::getxattr_query(path(node), name).answer()?]);
+    }
     let mut value = vec![0u8; bytes_max];
     let bytes = rustix::fs::getxattr(path(node), name, &mut value[..]).answer()?;
-    value.resize(bytes, 0);
+    value.truncate(bytes);
     Ok(value)
 }
 
 /// Returns the names of all extended attributes, each with its zero byte, if they have at most `bytes_max` bytes. If
 /// `bytes_max` is 0, returns as many zeroes as they have bytes.
 pub fn xattr_names(node: &File, bytes_max: usize) -> Result<Vec<u8>> {
+    if bytes_max == 0 {
+        return Ok(vec![0; rustix::fs::listxattr_query(path(node)).answer()?]);
+    }
     let mut names = vec![0u8; bytes_max];
     let bytes = rustix::fs::listxattr(path(node), &mut names[..]).answer()?;
-    names.resize(bytes, 0);
+    names.truncate(bytes);
     Ok(names)
 }
 

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A session tells a restarted server what it holds when its kernel has shown nothing old for this time.
 const SHOWN: Duration = Duration::from_millis(400);
 /// The number of locks that are claimed one after the other.
-const LOCKS: u64 = 400;
+const LOCKS: u64 = 8000;
 
 /// A kernel that shows names without a request for some time.
 struct ShowingKernel;
