@@ -220,11 +220,15 @@ fn closing_releases_no_later_lock() {
             }
         }
     });
-    // Nobody else has the lock of a file that this program has closed.
+    // A file that was closed loses its lock, if not at once: the mount may read the next request before the release.
     for lock in [lock_whole, lock_range] {
         for at in 0..100 {
             let file = File::options().read(true).write(true).open(here.join("file")).expect("it opens");
-            assert!(lock(&file, false), "lock {at}: {}", io::Error::last_os_error());
+            let until = Instant::now() + LOCKING;
+            while !lock(&file, false) {
+                assert!(Instant::now() < until, "lock {at}: {}", io::Error::last_os_error());
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }
