@@ -313,8 +313,9 @@ impl InPlaceMachine {
             }
             InPlacePhase::Resync if self.group.is_late_to_attach() => self.group.refuse_unsettled(),
             InPlacePhase::Detaching if self.group.phase() == GroupPhase::Open => {
-                if let Some(rebuild) = self.rebuild.take() {
-                    self.drop_copies_to(rebuild.donor);
+                // What is copied already is still read and changed there by the operations in progress.
+                if let Some(donor) = self.rebuild.as_ref().map(|rebuild| rebuild.donor) {
+                    self.drop_copies_to(donor);
                 }
                 if self.group.now_us() >= self.detached_by_us {
                     (self.operations, self.locks) = (BTreeMap::new(), OperationLocks::default());

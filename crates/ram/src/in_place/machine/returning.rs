@@ -1,5 +1,7 @@
 //! Donors that were left and are there again.
 
+use bytes::Bytes;
+
 use super::bench::{ATTACH, MirrorBench};
 use super::*;
 use crate::format::{DonorRecord, RecordStamp};
@@ -112,4 +114,39 @@ fn silent_refused_donor_is_reconnected() {
     bench.areas[1].clear();
     bench.run(&mut machine, 5000);
     assert!(machine.is_quiet(), "{:?}", machine.group().standing());
+}
+
+/// What is copied to a returning donor is read there until the last operation has ended, if the other copy is lost.
+#[test]
+fn detach_keeps_reading_copied_stripes() {
+    let mut bench = MirrorBench::new(3);
+    let mut machine = bench.created();
+    (0..16).for_each(|block| bench.write(&mut machine, block, &[7; 16]));
+    bench.is_up[1] = false;
+    machine.step(bench.now_us, MachineEvent::Disconnected { donor: 1 });
+    bench.run(&mut machine, 2000);
+    // It returns, and gets the first stripe; then the donor is lost that has the other copy of that, and of the last.
+    bench.restart(&mut machine, 1);
+    bench.holds = |donor, body| donor == 0 && matches!(body, DonorRequest::Read { offset, .. } if *offset >= 64);
+    bench.is_up[1] = true;
+    bench.run(&mut machine, 500);
+    bench.restart(&mut machine, 0);
+    bench.held.clear();
+    bench.run(&mut machine, 2000);
+    assert_eq!(machine.group().standing(), [DonorStanding::Lost, DonorStanding::Rebuilding, DonorStanding::Trusted]);
+    let stripe = (0..4).find(|stripe| machine.is_copied(1, *stripe) && machine.is_on(*stripe, 0));
+    let stripe = stripe.expect("it has a stripe");
+    // A read waits for a write of the same block, which is in progress as the user detaches.
+    bench.holds = |donor, body| donor == 1 && matches!(body, DonorRequest::Write { .. });
+    let offset = 64 * stripe;
+    let write = UserRequest::Write { offset, data: Bytes::from_static(&[9; 16]), force: false };
+    machine.step(bench.now_us, MachineEvent::Submitted { id: 1, request: write });
+    assert_eq!(bench.run(&mut machine, 100), []);
+    machine.step(bench.now_us, MachineEvent::Submitted { id: 2, request: UserRequest::Read { offset, bytes: 16 } });
+    machine.step(bench.now_us, MachineEvent::Detach);
+    assert_eq!(bench.run(&mut machine, 20), []);
+    bench.release(&mut machine);
+    let said = bench.run(&mut machine, 1000);
+    let read = MachineAction::Complete { id: 2, result: Ok(Bytes::from_static(&[9; 16])) };
+    assert_eq!(said, [MachineAction::Complete { id: 1, result: Ok(Bytes::new()) }, read, MachineAction::Detached]);
 }
