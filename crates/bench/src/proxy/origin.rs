@@ -1,4 +1,4 @@
-//! The origin of all proxies: it makes the body of an object from its number, and counts what it is asked for.
+//! The origin of all proxies: it makes the body of an object from its number, and counts the requests.
 //!
 //! Owns: a listener, a thread for each connection, and their end. Each answer has a number one higher than the one
 //! before. A client that remembers the last number when it asks knows from the answer's whether a proxy had it stored.
@@ -20,7 +20,7 @@ const CONNECTIONS_MAX: usize = 1024;
 /// The longest line of a request. *Units*: bytes.
 const LINE_BYTES_MAX: u64 = 16 << 10;
 
-/// What an origin was asked for.
+/// The requests that an origin got.
 #[derive(Debug, Default)]
 pub(super) struct OriginCounts {
     answers: AtomicU64,
@@ -64,7 +64,7 @@ impl BenchOrigin {
         self.address
     }
 
-    /// What it was asked for.
+    /// The requests that it got.
     pub fn counts(&self) -> &Arc<OriginCounts> {
         &self.counts
     }

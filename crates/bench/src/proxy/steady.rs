@@ -16,7 +16,7 @@ use super::site::RunningProxy;
 use crate::statistics::{median, order};
 use crate::{Error, ExperimentErrorKind};
 
-/// The share of the best proxy's capacity that all are asked for.
+/// The load of all proxies, as a share of the best one's capacity.
 pub(super) const RATE_SHARE: f64 = 0.7;
 /// The most passes over all objects until none is asked of the origin, and the share of misses that is none.
 const PASSES_MAX: usize = 6;

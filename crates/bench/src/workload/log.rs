@@ -22,7 +22,7 @@ use crate::{Error, ExperimentErrorKind};
 pub const LOG_OBJECT_BYTES_MAX: u64 = 2_000_000;
 /// The largest number of requests; the rest of a longer log is left out.
 pub const LOG_REQUESTS_MAX: usize = 1 << 26;
-/// The share of malformed lines up to which a file is taken for a log, and the number that is always allowed.
+/// The share of malformed lines that a log may have, and the number that is always allowed.
 const MALFORMED_SHARE_MAX: f64 = 0.01;
 const MALFORMED_ALLOWED: u64 = 10;
 /// The ends of paths that are HTML's, for logs without types.

@@ -223,7 +223,7 @@ struct FactsForNode {
     has_more_tags: bool,
     /// Whether it was softly purged. By its age it may be fresh.
     is_purged: bool,
-    /// Whether no origin was asked for it.
+    /// Whether it came from no origin.
     is_hit: bool,
 }
 

@@ -94,7 +94,7 @@ impl RequestHead {
         CONDITIONAL_HEADERS.iter().for_each(|name| _ = self.headers.remove(name));
     }
 
-    /// Removes what would have a response without its body: a range is asked for all the same.
+    /// Removes what would have a response without its body: a range is requested all the same.
     pub fn ask_unconditionally(&mut self) {
         [IF_NONE_MATCH, IF_MODIFIED_SINCE].iter().for_each(|name| _ = self.headers.remove(name));
     }

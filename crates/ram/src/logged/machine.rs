@@ -3,7 +3,7 @@
 //! Owns: the base, which attaches and fences; requests to donors and the purpose of each; the order in which the parts
 //! of the machine act. Promises: after each event, all actions that follow from it are listed.
 //!
-//! The parts of the machine are methods in several files. Each owns the fields that a struct of its own holds: `blocks`,
+//! The parts of the machine are methods in several files. Each owns a struct of fields: `blocks`,
 //! `steps`, `stores`, `reuse`, `reads`, `calls`, `recovery`, `refill`, `scrub`.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -178,7 +178,7 @@ impl CheckpointWrites {
             || !self.asked.is_empty()
     }
 
-    /// Notes that the next checkpoint begins; returns its number. Those who asked for one wait for it.
+    /// Notes that the next checkpoint begins; returns its number. Those who requested one wait for it.
     fn begin(&mut self) -> u64 {
         self.number += 1;
         self.retry_at = None;

@@ -20,7 +20,7 @@ async fn removed_file_keeps_data_for_others() {
             true => Some(second.open(made.id(), OpenAccess::Read, false).await.expect("it is opened")),
             false => None,
         };
-        assert_eq!(first.uncommitted(), 1, "nobody has asked for the data");
+        assert_eq!(first.uncommitted(), 1, "nobody has requested the data");
         first.unlink(ROOT, name, false).await.expect("it is removed");
         assert_eq!(first.uncommitted(), usize::from(is_opened), "what nobody can read is dropped");
         let refused = second.open(made.id(), OpenAccess::Read, false).await.is_err();
