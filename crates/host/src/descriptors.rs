@@ -45,10 +45,16 @@ pub fn raise() -> DescriptorLimit {
     limit
 }
 
-/// The limits that hold now.
+/// The limits that hold now; the smallest usual one if they are not known. `rustix` relies on a kernel that tells them,
+/// but a filter of system calls may refuse to.
+#[allow(unsafe_code)]
 pub fn limit() -> DescriptorLimit {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    DescriptorLimit { soft: limit.current.unwrap_or(u64::MAX), hard: limit.maximum.unwrap_or(u64::MAX) }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the buffer has the layout that the call writes.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {
+        0 => DescriptorLimit { soft: limit.rlim_cur, hard: limit.rlim_max },
+        _ => DescriptorLimit { soft: 1024, hard: 1024 },
+    }
 }
 
 /// The number of descriptors that are open now; 0 if that is not known. *Cost*: reads a directory.

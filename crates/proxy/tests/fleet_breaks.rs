@@ -92,10 +92,18 @@ async fn other_bodies_do_not_go_on() {
     other[10] ^= 1;
     let tagged = ["cache-control: max-age=60", "etag: \"y\""];
     let typed = ["cache-control: max-age=60", "content-type: text/plain"];
+    let coded = ["cache-control: max-age=60", "content-encoding: gzip"];
+    let private = ["cache-control: private, max-age=60"];
+    let varying = ["cache-control: max-age=60", "vary: accept-language"];
+    let cookie = ["cache-control: max-age=60", "set-cookie: a=1"];
     for (path, next) in [
         ("/bytes", OriginScript::ok(&plain, &other)),
         ("/tag", OriginScript::ok(&tagged, &body)),
         ("/type", OriginScript::ok(&typed, &body)),
+        ("/coding", OriginScript::ok(&coded, &body)),
+        ("/private", OriginScript::ok(&private, &body)),
+        ("/varying", OriginScript::ok(&varying, &body)),
+        ("/cookie", OriginScript::ok(&cookie, &body)),
         ("/short", OriginScript::ok(&plain, &body[..20_000])),
         ("/gone", OriginScript::response("404 Not Found", &plain, b"gone")),
     ] {
@@ -104,7 +112,7 @@ async fn other_bodies_do_not_go_on() {
         assert!(!reply.is_complete && reply.body.len() <= 30_000, "{path}: {} bytes", reply.body.len());
         assert!(body.starts_with(&reply.body), "{path}");
     }
-    assert_eq!((a.proxy.stats().resumed, a.proxy.stats().cut_off), (0, 5));
+    assert_eq!((a.proxy.stats().resumed, a.proxy.stats().cut_off), (0, 9));
 }
 
 /// A range of a long body, which the owner breaks off, goes on where it was.

@@ -569,8 +569,8 @@ pub async fn release_locks(
 /// Handles the close of a descriptor by a process.
 pub async fn flush(this: This, handle: u64, ended: Option<LockRelease>) -> Result<()> {
     let file = this.file(handle)?;
-    let flushed = file.flush().await;
-    // When a program closes any descriptor of a file, it loses its locks on the file.
+    // When a program closes any descriptor of a file, it loses its locks on the file: before the flush, which may take
+    // long, as requests for other locks of the file wait for it. Others see what was written, flushed or not.
     let unlocked = match &ended {
         Some(release) => {
             let handles = release.ended.iter().flat_map(|owner| &owner.handles);
@@ -579,7 +579,8 @@ pub async fn flush(this: This, handle: u64, ended: Option<LockRelease>) -> Resul
         }
         None => Ok(()),
     };
-    flushed.and(unlocked).map_err(refused)
+    drop(ended);
+    file.flush().await.and(unlocked).map_err(refused)
 }
 
 pub async fn copy(this: This, copy: CopyCall) -> Result<u64> {

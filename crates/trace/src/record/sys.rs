@@ -133,8 +133,12 @@ fn open_pid(pid: u32, flags: PidfdFlags) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, flags)?)
 }
 
-/// Duplicates the descriptor `fd` of another process into this process. The file position is shared.
+/// Duplicates the descriptor `fd` of another process, which may be any number, into this process. The file position is
+/// shared.
 pub(super) fn borrow_descriptor(process: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(rustix::io::Errno::BADF.into());
+    }
     Ok(rustix::process::pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?)
 }
 

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 use nectary_host::log::{LogLevel, write as log};
 
 use super::error::Error;
@@ -39,7 +40,8 @@ impl OpenFile {
     }
 
     /// Locks a range for a program. With `given_up`, the call waits for the lock until that future ends; without it, it
-    /// does not wait.
+    /// does not wait. A `flock` of the other kind is released first, as in the kernel: two owners that share a lock and
+    /// both want it alone would wait for each other else.
     ///
     /// *Errors*: EAGAIN if another owner holds the lock and the call does not wait; EINTR if `given_up` ended first;
     /// EDEADLK.
@@ -47,13 +49,18 @@ impl OpenFile {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
         let session = &client.shared.session;
-        let given_up = given_up.map(FutureExt::shared);
+        let waits = given_up.is_some();
+        let given_up = OptionFuture::from(given_up).then(ended).shared();
         let is_taken = |tried: &Result<(), Error>| tried.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN);
+        if file.locks().converts(0, &locked) {
+            // Before the server releases it, so that a restarted one is not told of it after that.
+            file.locks().clear(0, &locked);
+        }
         loop {
             let epoch = session.epoch();
             // The session has different calls for a request that waits and for one that does not.
-            let mut locking = session.try_lock(locked).await;
-            if let Some(given_up) = given_up.as_ref().filter(|_| is_taken(&locking)) {
+            let mut locking = session.try_lock(locked, given_up.clone()).await;
+            if waits && is_taken(&locking) {
                 locking = WaitKind::Lock.during(locked.file.inode, session.lock(locked, given_up.clone())).await;
                 if is_taken(&locking) {
                     continue;
@@ -96,6 +103,13 @@ impl OpenFile {
             let FileLockRange { owner, process, is_flock, is_exclusive, start, last, .. } = found;
             FileLock { owner, process, is_flock, is_exclusive, start, last }
         }))
+    }
+}
+
+/// Ends when a wait is given up: never, if nothing can give it up.
+async fn ended(given_up: Option<()>) {
+    if given_up.is_none() {
+        std::future::pending().await
     }
 }
 

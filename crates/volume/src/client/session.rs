@@ -8,6 +8,7 @@
 //! The server delays most answers until the operation is durable. Other operations, and calls without an answer, are sent
 //! to a new server again.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -47,6 +48,9 @@ const NUMBERS_PAUSE_MAX: Duration = Duration::from_secs(16);
 /// by as much for each [`LOCK_TURN_REQUESTS`] requests that wait for one.
 const LOCK_TURN: Duration = Duration::from_millis(500);
 const LOCK_TURN_REQUESTS: u32 = 256;
+
+/// The answer to a call that was sent.
+type LaterAnswer = oneshot::Receiver<Result<CallAnswer, ServerRefusal>>;
 
 /// A session.
 pub(crate) struct ClientSession {
@@ -330,10 +334,18 @@ impl ClientSession {
         self.inner.may_begin()
     }
 
-    /// Requests a lock without waiting for it.
-    pub async fn try_lock(&self, lock: FileLockRange) -> Result<(), Error> {
-        answered(self.call(CallShare::Questions, |_| (VolumeMessage::Lock { lock, waits: false }, None)).await?)
-            .map(drop)
+    /// Requests a lock without waiting for its holders. A restarted server answers once it knows what all hosts hold.
+    ///
+    /// *Errors*: EAGAIN if it is held; EINTR if `given_up` ended first.
+    pub async fn try_lock(&self, lock: FileLockRange, given_up: impl Future<Output = ()>) -> Result<(), Error> {
+        tokio::pin!(given_up);
+        let begun = tokio::select! {
+            biased;
+            begun = self.send(CallShare::TryLocks, |_| (VolumeMessage::Lock { lock, waits: false }, None)) => begun,
+            () = &mut given_up => Err(Error::posix(libc::EINTR)),
+        };
+        let (request, answer) = begun?;
+        WaitKind::Server.during(0, self.lock_answer(request, answer, given_up)).await
     }
 
     /// Waits for a lock, until `given_up` ends.
@@ -352,7 +364,16 @@ impl ClientSession {
         };
         self.lock_queue.fetch_sub(1, Ordering::Relaxed);
         let (request, answer) = begun?;
-        tokio::pin!(answer);
+        self.lock_answer(request, answer, given_up).await
+    }
+
+    /// Waits for the answer to a request for a lock, which is cancelled when `given_up` ends.
+    async fn lock_answer(
+        &self,
+        request: u64,
+        mut answer: LaterAnswer,
+        given_up: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Error> {
         tokio::select! {
             biased;
             said = &mut answer => return answered(self.said(said)?).map(drop),
@@ -370,7 +391,7 @@ impl ClientSession {
 
     /// Returns a lock that conflicts.
     pub async fn test_lock(&self, lock: FileLockRange) -> Result<Option<FileLockRange>, Error> {
-        match self.call(CallShare::Questions, |_| (VolumeMessage::TestLock { lock }, None)).await? {
+        match self.call(CallShare::TryLocks, |_| (VolumeMessage::TestLock { lock }, None)).await? {
             CallAnswer::Found(found) => Ok(found),
             _ => Err(Error::posix(libc::EIO)),
         }
@@ -483,7 +504,7 @@ impl ClientSession {
         &self,
         share: CallShare,
         make: impl FnOnce(&mut SessionCalls) -> (VolumeMessage, Option<u64>),
-    ) -> Result<(u64, oneshot::Receiver<Result<CallAnswer, ServerRefusal>>), Error> {
+    ) -> Result<(u64, LaterAnswer), Error> {
         let turn = WaitKind::Turn.during(0, self.inner.turns[share as usize].clone().acquire_owned()).await;
         let turn = turn.map_err(|_| not_done(&self.inner.state()))?;
         let (reply, answer) = oneshot::channel();

@@ -120,20 +120,25 @@ impl LockQueue {
     fn lock(&mut self, session: u64, lock: FileLockRange, waits: bool, reply: ReplySender) {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
-        let refused = match self.locks.lock(session, ticket, lock, waits) {
-            LockOutcome::Granted => return reply.send(Ok(ServerAnswer::Done)),
+        match self.locks.lock(session, ticket, lock, waits) {
+            LockOutcome::Granted => reply.send(Ok(ServerAnswer::Done)),
             LockOutcome::Waits => {
-                return drop(self.waiting.insert(ticket, LockWaiter { session, inode: lock.file.inode, reply }));
+                drop(self.waiting.insert(ticket, LockWaiter { session, inode: lock.file.inode, reply }));
             }
-            LockOutcome::Refused => refusal(RefusalCode::Conflict, libc::EAGAIN, "another owner holds the lock"),
+            LockOutcome::Refused => {
+                reply.send(Err(refusal(RefusalCode::Conflict, libc::EAGAIN, "another owner holds the lock")))
+            }
             LockOutcome::Deadlock => {
-                refusal(RefusalCode::Posix, libc::EDEADLK, "the lock would be waited for without end")
+                reply.send(Err(refusal(RefusalCode::Posix, libc::EDEADLK, "the lock would be waited for without end")));
             }
             LockOutcome::TooMany => {
-                refusal(RefusalCode::Limit, libc::ENOLCK, "the file has too many locks, or waiters for them")
+                let problem = "the file has too many locks, or waiters for them";
+                reply.send(Err(refusal(RefusalCode::Limit, libc::ENOLCK, problem)));
             }
-        };
-        reply.send(Err(refused));
+        }
+        // What the owner held before may be shared or free now.
+        let granted = self.locks.wake(lock.file);
+        self.grant(granted);
     }
 
     /// Removes a request that came on an earlier connection and is repeated now.
@@ -232,6 +237,39 @@ mod tests {
         requests.ask(5, LockRequest::Lock(lock(6), true), false);
         requests.ask(6, LockRequest::Unlock(lock(5)), false);
         assert_eq!(requests.answers(), [(6, 0), (3, 0), (5, 0)]);
+        assert_eq!(requests.queue.counts(), (1, 0));
+    }
+
+    /// An owner that shares what it had alone lets others in that wait.
+    #[test]
+    fn shared_lock_wakes_waiters() {
+        let mut requests = Requests::new();
+        let shared = |owner| FileLockRange { is_exclusive: false, ..lock(owner) };
+        requests.ask(1, LockRequest::Lock(lock(5), false), false);
+        requests.ask(2, LockRequest::Lock(shared(6), true), false);
+        requests.ask(3, LockRequest::Lock(lock(7), true), false);
+        assert_eq!(requests.answers(), [(1, 0)]);
+        requests.ask(4, LockRequest::Lock(shared(5), false), false);
+        assert_eq!(requests.answers(), [(4, 0), (2, 0)]);
+        assert_eq!(requests.queue.counts(), (2, 1));
+    }
+
+    /// Two owners that share a `flock` both want it alone: the first releases what it has, so the second gets it.
+    #[test]
+    fn shared_flocks_become_exclusive() {
+        let mut requests = Requests::new();
+        let whole = |owner, is_exclusive| FileLockRange { is_flock: true, is_exclusive, ..lock(owner) };
+        requests.ask(1, LockRequest::Lock(whole(5, false), false), false);
+        requests.ask(2, LockRequest::Lock(whole(6, false), false), false);
+        requests.ask(3, LockRequest::Lock(whole(5, true), true), false);
+        assert_eq!(requests.answers(), [(1, 0), (2, 0)]);
+        requests.ask(4, LockRequest::Lock(whole(6, true), true), false);
+        assert_eq!(requests.answers(), [(4, 0)]);
+        // The same kind again is held all the time.
+        requests.ask(5, LockRequest::Lock(whole(6, true), false), false);
+        assert_eq!(requests.answers(), [(5, 0)]);
+        requests.ask(6, LockRequest::Unlock(whole(6, true)), false);
+        assert_eq!(requests.answers(), [(6, 0), (3, 0)]);
         assert_eq!(requests.queue.counts(), (1, 0));
     }
 

@@ -76,6 +76,12 @@ impl LockedRanges {
         self.0.extend(left);
     }
 
+    /// Whether this `flock` replaces one of the other kind.
+    pub fn converts(&self, session: u64, lock: &FileLockRange) -> bool {
+        let is_other = |held: &FileLockRange| held.is_exclusive != lock.is_exclusive;
+        lock.is_flock && self.0.iter().any(|(of, held)| is_same(*of, held, session, lock) && is_other(held))
+    }
+
     /// Whether an owner holds any range.
     pub fn has(&self, session: u64, owner: u64, is_flock: bool) -> bool {
         self.0.iter().any(|(of, held)| *of == session && held.owner == owner && held.is_flock == is_flock)
@@ -127,9 +133,14 @@ pub struct VolumeLocks {
 
 impl VolumeLocks {
     /// Handles a session's request for a lock. If it is repeated after a lost connection, the caller has
-    /// [cancelled](Self::cancel) the first one.
+    /// [cancelled](Self::cancel) the first one. What the owner held before may be shared or free after that, so the caller
+    /// [wakes](Self::wake) those that wait.
     pub fn lock(&mut self, session: u64, ticket: u64, lock: FileLockRange, waits: bool) -> LockOutcome {
         let file = self.files.entry(lock.file).or_default();
+        // As in the kernel, which releases it even if the request is refused.
+        if file.held.converts(session, &lock) {
+            file.held.clear(session, &lock);
+        }
         let Some((other, _)) = file.held.in_the_way(session, &lock) else {
             if file.held.0.len() >= HELD_MAX {
                 return LockOutcome::TooMany;
@@ -207,8 +218,8 @@ impl VolumeLocks {
         (held, self.files.values().map(|file| file.waiters.len()).sum())
     }
 
-    /// Grants the waiting requests that can be granted, in their order; returns them.
-    fn wake(&mut self, id: FileId) -> Vec<u64> {
+    /// Grants the waiting requests of a file that can be granted, in their order; returns them.
+    pub fn wake(&mut self, id: FileId) -> Vec<u64> {
         let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
         let (mut granted, mut left) = (Vec::new(), VecDeque::new());
         for waiter in std::mem::take(&mut file.waiters) {

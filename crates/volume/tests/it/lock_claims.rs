@@ -32,6 +32,9 @@ impl HostKernel for ShowingKernel {
     }
 }
 
+/// More lock requests than a session may send at once.
+const EARLY_LOCKS: u64 = 60;
+
 type NoWait = std::future::Ready<()>;
 
 fn lock_of(owner: u64, start: u64, last: u64) -> FileLock {
@@ -84,6 +87,50 @@ async fn request_during_claims_is_no_claim() {
     here.unlock(lock_of(1, 0, 9)).await.expect("it is released");
     there.lock(lock_of(1, 0, 9), None::<NoWait>).await.expect("it is free");
     holder.stop();
+    other.stop();
+    server.stop().await.expect("it stops");
+}
+
+/// Requests a lock that the server does not grant yet, and gives it up.
+async fn given_up_soon(open: &OpenFile) {
+    let lock = open.lock(lock_of(u64::MAX, u64::MAX, u64::MAX), Some(tokio::time::sleep(Duration::from_millis(50))));
+    let given_up = tokio::time::timeout(Duration::from_millis(500), lock).await.expect("it ends soon");
+    assert_eq!(given_up.expect_err("it is not granted").errno(), libc::EINTR);
+}
+
+/// Requests for locks that a server does not answer before all hosts have named theirs keep no other call waiting.
+#[tokio::test]
+async fn early_lock_requests_delay_no_opens() {
+    let volume = TestVolume::new("early-locks").await;
+    let server = volume.serve(&[0, 1]).await;
+    let holder = volume.connect(0).await;
+    let other = volume.connect(1).await;
+    let here = created(&holder).await;
+    let there = Arc::new(other.open(here.id(), OpenAccess::Both, false).await.expect("it opens"));
+    let new = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
+    let next = holder.create_open(ROOT, b"next", new).await.expect("it is made").1.id();
+    let epoch = other.figures().epoch;
+    server.stop().await.expect("it stops");
+    // This host does not come back, so the next server waits for the end of its lease.
+    holder.stop();
+    let server = volume.serve(&[0, 1]).await;
+    until_newer(&other, epoch).await;
+    given_up_soon(&there).await;
+    let locks: Vec<_> = (0..EARLY_LOCKS)
+        .map(|at| {
+            let there = there.clone();
+            tokio::spawn(async move { there.lock(lock_of(at + 1, at, at), None::<NoWait>).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(locks.iter().all(|lock| !lock.is_finished()), "the server waits for the other host");
+    let opened = other.open(next, OpenAccess::Read, false);
+    tokio::time::timeout(Duration::from_millis(500), opened).await.expect("it waits for no lock").expect("it opens");
+    given_up_soon(&there).await;
+    assert!(locks.iter().all(|lock| !lock.is_finished()), "the server still waits");
+    for lock in locks {
+        tokio::time::timeout(LIMIT, lock).await.expect("it is answered").expect("no panic").expect("it is free");
+    }
     other.stop();
     server.stop().await.expect("it stops");
 }

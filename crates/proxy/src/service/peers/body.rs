@@ -4,7 +4,8 @@
 //! clients no error if the origin still has what they are getting:
 //! - with a strong validator and a range, the origin sends the bytes that are missing;
 //! - else it sends all of the response again, whose head and first bytes must be those that were passed on. So also what has
-//!   no length and no validator goes on, and what the client has is one response of the origin in any case.
+//!   no length and no validator goes on, and what the client has is one response of the origin in any case. A response
+//!   that sets a cookie does not go on, nor one that others may keep differently: the copy may be for all clients.
 //!
 //! A body goes on once. *Source*: RFC 9110, 8.8.2.2, 13.1.5 and 15.3.7. Leaves to others: bodies that a store loses (`rest`).
 
@@ -15,7 +16,8 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use http::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE,
+    SET_COOKIE, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
@@ -29,7 +31,8 @@ use crate::upstream::{ConnectionLease, Destination, RequestBody, RequestHead, ex
 use crate::worker::ProxyWorker;
 
 /// What two heads of the same response have in common.
-const SAME: [HeaderName; 6] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED];
+const SAME: [HeaderName; 8] =
+    [CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, VARY];
 
 /// In the extensions of a response of another node: what it was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +140,16 @@ impl NodeBody {
         if response.status() != self.status || !SAME.iter().all(is_same) {
             return Err(other("its head differs"));
         }
-        behind(pieces(response.into_body(), lease), passed).await.ok_or_else(|| other("its first bytes differ"))
+        if response.headers().contains_key(SET_COOKIE) {
+            return Err(other("it may be meant for one client"));
+        }
+        let rest = behind(pieces(response.into_body(), lease), passed).await;
+        let rest = rest.ok_or_else(|| other("its first bytes differ"))?;
+        let left = self.range.as_ref().map(|(range, _)| (range.end - range.start).saturating_sub(passed.count));
+        Ok(match left {
+            Some(left) => exactly(rest, left),
+            None => rest,
+        })
     }
 
     /// The pieces of the body of this response; if the node breaks it off, the rest comes from the origin.

@@ -40,15 +40,17 @@ use unstored::UnstoredOperations;
 /// The maximum number of calls of each kind without an answer; the sum is below the protocol's bound for a connection.
 /// Each kind has its own share, because some calls wait for other hosts, and these hosts may wait for calls of another
 /// kind from this host. Questions during a change of a file wait for no other host. Operations wait for names and
-/// attributes that other hosts keep, which these give back without a call. Questions that show attributes wait for commits of other hosts, requests for tokens wait for tokens of other hosts, questions to a
-/// restarted server wait for the calls that tell it what sessions hold, and lock requests wait for the programs that
-/// hold the locks.
+/// attributes that other hosts keep, which these give back without a call. Questions that show attributes wait for
+/// commits of other hosts, requests for tokens wait for tokens of other hosts, questions to a restarted server wait for
+/// the calls that tell it what sessions hold, lock requests wait for the programs that hold the locks, and those that do
+/// not wait for programs still wait for what all hosts hold to be known again.
 const OPERATIONS_MAX: usize = 64;
 const QUESTIONS_MAX: usize = 48;
 const LOOKS_MAX: usize = 48;
 const TOKENS_MAX: usize = 48;
 const RESTART_MAX: usize = 8;
-const LOCKS_MAX: usize = 40;
+const LOCKS_MAX: usize = 28;
+const TRY_LOCKS_MAX: usize = 12;
 /// The part of a lease in which I/O may begin, counted from when the last answered renewal was sent.
 const IO_OF_LEASE: (u32, u32) = (6, 10);
 /// The maximum number of operations whose acknowledgement the server has not confirmed: the protocol's bound.
@@ -138,6 +140,8 @@ pub(super) enum CallShare {
     Restart,
     /// Requests that wait for file locks.
     Locks,
+    /// Requests for file locks, and questions about them, that wait for no program.
+    TryLocks,
 }
 
 /// A call without an answer.
@@ -234,7 +238,7 @@ pub(super) struct SharedSession {
     /// Names and attributes that the session keeps.
     pub looks: Arc<LookupCache>,
     /// The bounds on calls, one for each `CallShare`.
-    pub turns: [Arc<Semaphore>; 6],
+    pub turns: [Arc<Semaphore>; 7],
     /// I/O may begin until this time, counted from `start`. *Units*: nanoseconds.
     pub io_until_ns: AtomicU64,
     /// The lease ends at this time, counted from `start`. *Units*: nanoseconds.
@@ -297,7 +301,7 @@ impl SharedSession {
             state: Mutex::new(SessionCalls { next_number: 1, next_request: 1, ..SessionCalls::default() }),
             nudge: Notify::new(),
             looks: Arc::new(LookupCache::new()),
-            turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX, LOCKS_MAX]
+            turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX, LOCKS_MAX, TRY_LOCKS_MAX]
                 .map(|turns| Arc::new(Semaphore::new(turns))),
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
