@@ -349,7 +349,7 @@ impl HostKernel for CachesAbove {
     }
 
     fn forget_attributes(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
-        self.shown.forget(file)
+        self.shown.recall(file)
     }
 
     fn forget_name(&self, directory: FileId, name: &[u8]) -> Option<(oneshot::Receiver<()>, Duration)> {

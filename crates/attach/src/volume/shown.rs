@@ -14,6 +14,8 @@
 //! shows the name. In a directory that this host changes names are shown for a shorter time; in one that other hosts
 //! change, too, for no time. The kernel is never given the absence of a name. Only the name that changes is forgotten:
 //! what is mounted on other names stays. An answer about the name that is late changes only what the kernel has dropped.
+//! When another host changes an inode, its names are forgotten, too, and a directory's are looked up again: with a name
+//! that it shows the kernel believes the owner and the mode that it knows, however old, when a program changes them.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use nectary_fuse::KernelNotifier;
 use nectary_host::log::{LogLevel, LogThrottle};
-use nectary_volume::client::{GivenNames, SHOWN_MAX, VolumeClient};
+use nectary_volume::client::{GivenName, GivenNames, SHOWN_MAX, VolumeClient};
 use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::sync::oneshot;
 
@@ -44,7 +46,8 @@ const NAME_THREADS: usize = 3;
 enum InvalidationRequest {
     Attributes(FileId, oneshot::Sender<()>),
     Lists(oneshot::Sender<()>),
-    Name(FileId, Vec<u8>, oneshot::Sender<()>),
+    /// The flag says that the kernel is only to look the name up again.
+    Name(FileId, Vec<u8>, bool, oneshot::Sender<()>),
 }
 
 /// What the threads need, too.
@@ -119,11 +122,17 @@ impl KernelCache {
     }
 
     /// Returns the time for which the kernel may show that this inode has a name.
-    pub fn give_name(&self, client: &VolumeClient, directory: FileId, name: &[u8], inode: FileId) -> Duration {
+    pub fn give_name(
+        &self,
+        client: &VolumeClient,
+        directory: FileId,
+        name: &[u8],
+        (inode, is_directory): (FileId, bool),
+    ) -> Duration {
         if !self.is_exact() {
             return Duration::ZERO;
         }
-        self.shared.given().give_name(client, directory, name, inode)
+        self.shared.given().give_name(client, directory, name, (inode, is_directory))
     }
 
     /// Notes that this host changes names in a directory.
@@ -165,6 +174,33 @@ impl KernelCache {
         is_known.then(|| ask(&self.attributes, |done| InvalidationRequest::Attributes(file, done))).flatten()
     }
 
+    /// Makes the kernel forget attributes of an inode that another host changes, and the names that it shows of it: a
+    /// program that changes an inode by a shown name is measured by the owner and the mode of before.
+    pub fn recall(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
+        let attributes = self.forget(file);
+        let names = self.shared.given().names_of(file);
+        if names.is_empty() {
+            return attributes;
+        }
+        let ask_name = |given: GivenName| {
+            let GivenName { directory, name, is_directory, left } = given;
+            // A directory may be in use, or have something mounted on it.
+            Some((ask(&self.names, |done| InvalidationRequest::Name(directory, name, is_directory, done))?, left))
+        };
+        let names: Vec<_> = names.into_iter().filter_map(ask_name).collect();
+        let (done, is_done) = oneshot::channel();
+        tokio::spawn(async move {
+            if let Some(attributes) = attributes {
+                let _ = attributes.await;
+            }
+            for (forgotten, left) in names {
+                let _ = tokio::time::timeout(left, forgotten).await;
+            }
+            let _ = done.send(());
+        });
+        Some(is_done)
+    }
+
     /// Notes that the kernel may cache the access control lists of an inode. `false`: there are too many; the kernel is
     /// told to forget them all.
     pub fn note_list(&self, file: FileId) -> bool {
@@ -194,7 +230,7 @@ impl KernelCache {
     /// show it any more.
     pub fn forget_name(&self, directory: FileId, name: &[u8]) -> Option<(oneshot::Receiver<()>, Duration)> {
         let left = self.shared.given().forget_name(directory, name)?;
-        Some((ask(&self.names, |done| InvalidationRequest::Name(directory, name.to_vec(), done))?, left))
+        Some((ask(&self.names, |done| InvalidationRequest::Name(directory, name.to_vec(), false, done))?, left))
     }
 
     /// Returns the time after which the kernel shows no name of a directory; `None`: it shows none.
@@ -244,10 +280,10 @@ impl InvalidationState {
                     lists.into_iter().for_each(|file| self.forget_attributes(notifier, file));
                     let _ = done.send(());
                 }
-                Ok(InvalidationRequest::Name(directory, name, done)) => {
+                Ok(InvalidationRequest::Name(directory, name, expires, done)) => {
                     let nodes = self.nodes.get().map(|nodes| nodes.nodes_of(directory)).unwrap_or_default();
                     for node in nodes {
-                        self.note_failure(directory, notifier.invalidate_entry(node, &name, false));
+                        self.note_failure(directory, notifier.invalidate_entry(node, &name, expires));
                     }
                     let _ = done.send(());
                 }

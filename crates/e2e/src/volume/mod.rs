@@ -25,6 +25,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The lease of a volume's server, if no other is named: long enough for a disk that a busy machine keeps waiting, short
@@ -32,6 +33,23 @@ use std::time::{Duration, Instant};
 const LEASE: &str = "3s";
 /// The time limit of every wait.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Whether mounts of this process keep names by themselves.
+static LOCAL_NAMES: AtomicBool = AtomicBool::new(false);
+
+/// Gives all later mounts of this process `--local-names`.
+pub fn keep_names_local() {
+    LOCAL_NAMES.store(true, Ordering::Relaxed);
+}
+
+/// The options of a mount: these, and those of all mounts of this process.
+fn mount_options<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut options = more.to_vec();
+    if LOCAL_NAMES.load(Ordering::Relaxed) {
+        options.push("--local-names");
+    }
+    options
+}
 
 /// A volume with a server and mounts.
 pub struct VolumeRig {
@@ -175,7 +193,9 @@ impl VolumeRig {
         let directory = self.scratch.join(&format!("m{index}"));
         fs::create_dir_all(&directory)?;
         let shown = directory.display().to_string();
-        let command = self.command(&[&["volume", "mount", disk, &shown, "--server", address], more].concat())?;
+        let options = mount_options(more);
+        let command =
+            self.command(&[&["volume", "mount", disk, &shown, "--server", address], &options[..]].concat())?;
         let process = started(command, &self.scratch.join(&format!("m{index}.log")), "/")?;
         self.mounts.push(Some(process));
         Ok(directory)

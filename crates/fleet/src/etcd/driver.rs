@@ -383,10 +383,10 @@ impl FleetDriver {
             FleetAction::Append { ticket, purge } => self.append(ticket, &purge),
             FleetAction::Publish { lease, revision } => self.spawn(async move {
                 Some(match calls.publish(lease, revision).await {
-                    Ok(true) => FleetEvent::Published { revision },
+                    Ok(true) => FleetEvent::Published { lease, revision },
                     // The key of this node is gone, or the fleet has another identity.
                     Ok(false) => FleetEvent::LeaseEnded { lease },
-                    Err(_) => FleetEvent::PublishFailed,
+                    Err(_) => FleetEvent::PublishFailed { lease },
                 })
             }),
             FleetAction::ReviewLog { may_trim } => self

@@ -101,11 +101,16 @@ pub enum FleetEvent {
     },
     /// The other nodes can read what this node has applied.
     Published {
+        /// The lease of this node when it published.
+        lease: i64,
         /// The revision.
         revision: u64,
     },
     /// They cannot, or that is not known.
-    PublishFailed,
+    PublishFailed {
+        /// The lease of this node when it tried.
+        lease: i64,
+    },
     /// What the log has, and what was removed from it.
     LogReviewed(LogTotals),
     /// Somebody wants to purge.

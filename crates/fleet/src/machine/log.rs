@@ -381,7 +381,11 @@ impl FleetMachine {
         self.note(format!("fleet: purges of other nodes are not durable here, and are made again: {why}"));
     }
 
-    pub(super) fn on_published(&mut self, now: Duration, revision: Option<u64>) {
+    pub(super) fn on_published(&mut self, now: Duration, lease: i64, revision: Option<u64>) {
+        // The revision may be one of an earlier etcd, and above those that the present one has.
+        if self.lease.held.is_none_or(|held| held.lease != lease) {
+            return;
+        }
         self.log.is_publishing = false;
         self.log.published = revision.unwrap_or(self.log.published);
         match revision {

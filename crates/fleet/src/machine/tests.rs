@@ -145,7 +145,7 @@ fn missed_purges_are_applied_before_serving() {
     bench.actions = actions;
     let (batch, purges, mark) = bench.applies().expect("a batch");
     assert_eq!((purges, mark), (vec![purge(30), purge(31)], 31));
-    bench.event(FleetEvent::Published { revision: 20 });
+    bench.event(FleetEvent::Published { lease: LEASE, revision: 20 });
     bench.event(FleetEvent::BatchFailed { batch, why: "the disk".to_owned() });
     assert_eq!(bench.standing(), (0, 0));
     assert_eq!(bench.applies(), None, "not at once");
@@ -409,12 +409,12 @@ fn failed_publications_pause_and_are_shown() {
     bench.changed(vec![LogChange::Purge(purge(15))], 15);
     let (batch, ..) = bench.applies().expect("a batch");
     bench.event(FleetEvent::BatchApplied { batch }).take();
-    bench.event(FleetEvent::PublishFailed);
+    bench.event(FleetEvent::PublishFailed { lease: LEASE });
     let is_publish = |action: &FleetAction| matches!(action, FleetAction::Publish { .. });
     assert!(!bench.tick_at(1100).take().iter().any(is_publish));
     assert!(bench.machine.figures(at(1100)).problems.iter().any(|it| it.what.contains("cannot learn")));
     assert!(bench.tick_at(1300).take().iter().any(is_publish));
-    bench.event(FleetEvent::Published { revision: 15 });
+    bench.event(FleetEvent::Published { lease: LEASE, revision: 15 });
     assert_eq!(bench.machine.figures(at(1300)).problems, []);
 }
 
@@ -503,4 +503,22 @@ fn purges_of_earlier_fleets_are_forgotten() {
     assert_eq!(bench.tick_at(9000).applies(), None);
     bench.event(FleetEvent::LogRead(LogSnapshot { identity: FLEET + 1, ..snapshot(0, vec![purge(12)]) }));
     assert_eq!(bench.applies().map(|it| (it.1, it.2)), Some((vec![everything(12)], 12)));
+}
+
+/// The revision in a late answer is above all that the present etcd has.
+#[test]
+fn late_publication_in_earlier_fleet_is_ignored() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
+    let (batch, ..) = bench.changed(vec![LogChange::Purge(purge(99))], 99).applies().expect("a batch");
+    let published = bench.event(FleetEvent::BatchApplied { batch }).take();
+    assert_eq!(published, [FleetAction::Publish { lease: LEASE, revision: 99 }]);
+    bench.changed(vec![LogChange::Identity(Some(FLEET + 1))], 100);
+    let lease = LEASE + 1;
+    bench.event(FleetEvent::LeaseGranted { lease, asked: at(1000) });
+    bench.event(FleetEvent::Joined { lease, identity: FLEET + 1 });
+    bench.event(FleetEvent::LogRead(LogSnapshot { identity: FLEET + 1, ..snapshot(0, vec![purge(12)]) }));
+    bench.event(FleetEvent::Published { lease: LEASE, revision: 99 });
+    let (batch, ..) = bench.applies().expect("everything is purged");
+    bench.event(FleetEvent::BatchApplied { batch }).tick_at(3000);
+    assert!(bench.take().contains(&FleetAction::Publish { lease, revision: 12 }));
 }

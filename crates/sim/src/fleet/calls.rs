@@ -186,10 +186,12 @@ impl FleetWorld {
             (AnswerAction::Append { ticket }, _) => {
                 FleetEvent::AppendFailed { ticket, is_unknown: false, why: "another fleet".to_owned() }
             }
-            (AnswerAction::Publish { revision, .. }, EtcdReply::Done(true)) => FleetEvent::Published { revision },
+            (AnswerAction::Publish { lease, revision }, EtcdReply::Done(true)) => {
+                FleetEvent::Published { lease, revision }
+            }
             // The key of this node is gone, or the fleet has another identity.
             (AnswerAction::Publish { lease, .. }, EtcdReply::Done(false)) => FleetEvent::LeaseEnded { lease },
-            (AnswerAction::Publish { .. }, _) => FleetEvent::PublishFailed,
+            (AnswerAction::Publish { lease, .. }, _) => FleetEvent::PublishFailed { lease },
             (AnswerAction::List { may_trim }, EtcdReply::Listed(Some(mut entries))) => {
                 entries.sort_by_key(|(entry, _)| entry.revision);
                 let now_s = self.now_us / SECOND;
@@ -240,7 +242,7 @@ impl FleetWorld {
                 FleetEvent::ReadFailed { why }
             }
             AnswerAction::Append { ticket } => FleetEvent::AppendFailed { ticket, is_unknown: !is_unsent, why },
-            AnswerAction::Publish { .. } => FleetEvent::PublishFailed,
+            AnswerAction::Publish { lease, .. } => FleetEvent::PublishFailed { lease },
             AnswerAction::Nothing | AnswerAction::List { .. } | AnswerAction::Floor { .. } => return,
         };
         self.feed(at, event);

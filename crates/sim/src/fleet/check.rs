@@ -77,7 +77,7 @@ impl FleetWorld {
         if is_cut && is_shown {
             self.coverage.met("response of a node that is cut, of what was purged");
         }
-        self.tell(|| format!("{at} serves url {url} version {version}, {standing:?}"));
+        self.tell(|| format!("{at} serves url {url} by rules {} version {version}, {standing:?}", rules.0));
         broken.into_iter().for_each(|broken| self.break_with(broken));
     }
 

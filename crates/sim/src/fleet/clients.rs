@@ -81,7 +81,13 @@ impl FleetWorld {
         let Some(process) = self.nodes[at].of(run) else { return };
         process.asks.retain(|_, last| *last != began);
         let is_visible = self.nodes[at].store.put(request.url, request.rules, version, began);
-        self.tell(|| format!("{at} stores url {} version {version}, visible: {is_visible}", request.url));
+        self.tell(|| {
+            let ObjectRequest { url, rules, came_us, .. } = request;
+            format!(
+                "{at} stores url {url} by rules {} version {version}, came at {came_us}, visible: {is_visible}",
+                rules.0
+            )
+        });
         if !is_visible {
             self.coverage.met("fill stored nothing, as a purge came meanwhile");
         }

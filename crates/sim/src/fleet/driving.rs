@@ -76,7 +76,7 @@ impl FleetWorld {
             process.gate.member_until = clock + Duration::from_secs(1);
         }
         // An answer may be too late for a member, but etcd has kept the lease of one that has caught up.
-        if (was_caught_up || process.machine.is_caught_up()) && state != FleetState::RulesDiffer {
+        if was_caught_up || process.machine.is_caught_up() {
             let kept_us = process.kept_us;
             self.nodes[at].member_us = kept_us;
         }

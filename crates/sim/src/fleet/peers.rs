@@ -91,8 +91,11 @@ impl FleetWorld {
     /// An owner has answered.
     pub fn on_peer_answer(&mut self, ask: PeerRequest, version: u64) {
         let Some(process) = self.nodes[ask.node].of(ask.run) else { return };
-        let Some(last) = process.asks.remove(&ask.number) else { return };
-        let began = if is_planted(FleetBug::SecondOvertakes) { last } else { ask.began };
+        if process.asks.remove(&ask.number).is_none() {
+            return;
+        }
+        let is_later = is_planted(FleetBug::SecondOvertakes);
+        let began = if is_later { self.nodes[ask.node].store.begin_fill() } else { ask.began };
         self.coverage.met("response of an owner");
         if ask.seen >= ask.begun || is_planted(FleetBug::CopySurvives) {
             self.nodes[ask.node].store.put_copy(ask.request.url, ask.request.rules, version, began);
@@ -103,14 +106,14 @@ impl FleetWorld {
         self.check_answer(&ask, version);
     }
 
-    /// An owner has not answered for some time: the origin is asked.
+    /// An owner has not answered for some time: the origin is asked, in the fill that has begun before.
     pub fn on_impatience(&mut self, ask: PeerRequest) {
-        let began = self.nodes[ask.node].store.begin_fill();
         let Some(process) = self.nodes[ask.node].of(ask.run) else { return };
-        let Some(last) = process.asks.get_mut(&ask.number) else { return };
-        *last = began;
+        if !process.asks.contains_key(&ask.number) {
+            return;
+        }
         self.coverage.met("slow owner not waited for");
-        let (node, run, request) = (ask.node, ask.run, ask.request);
+        let PeerRequest { node, run, request, began, .. } = ask;
         self.plan(MILLISECOND, FleetWorldEvent::OriginAnswers { node, run, request, began });
     }
 }

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_volume::client::{self, GivenNames, SHOWN_MAX};
+use nectary_volume::client::{self, GivenName, GivenNames, SHOWN_MAX};
 use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::sync::{RwLock, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::random::SimulationRandom;
 
@@ -346,12 +346,18 @@ impl client::HostKernel for NotifiedKernel {
             return None;
         }
         let (done, is_done) = oneshot::channel();
-        let kernel = self.0.clone();
+        let (kernel, names) = (self.0.clone(), self.0.given().names_of(file));
         tokio::spawn(async move {
             kernel.pause().await;
             let until = Instant::now() + SHOWN_MAX;
             while !kernel.invalidate(file) && kernel.is_under_way(file) && Instant::now() < until {
                 sleep(AGAIN).await;
+            }
+            for GivenName { directory, name, left, .. } in names {
+                let lock = kernel.lock_of(directory);
+                if let Ok(_alone) = timeout(left, lock.write_owned()).await {
+                    kernel.drop_name(directory, &name);
+                }
             }
             let _ = done.send(());
         });

@@ -29,11 +29,33 @@ const GIVEN_MAX: usize = 1 << 15;
 /// The shortest time in which the kernel is given the chance to forget a name.
 const FORGET_MIN: Duration = Duration::from_millis(100);
 
-/// The names that were given in some time, with the time until which the kernel shows each.
+/// The names that were given in some time, and those of each inode.
 #[derive(Default)]
 struct ShownNames {
-    all: HashMap<FileId, HashMap<Vec<u8>, Instant>>,
+    all: HashMap<FileId, HashMap<Vec<u8>, ShownName>>,
+    of_inodes: HashMap<FileId, Vec<(FileId, Vec<u8>)>>,
     count: usize,
+}
+
+/// A name that was given: the time until which the kernel shows it, and its inode.
+#[derive(Clone, Copy)]
+struct ShownName {
+    until: Instant,
+    inode: FileId,
+    is_directory: bool,
+}
+
+/// A name of an inode that a kernel may show.
+#[derive(Debug, PartialEq, Eq)]
+pub struct GivenName {
+    /// The directory.
+    pub directory: FileId,
+    /// The name.
+    pub name: Vec<u8>,
+    /// Whether the inode is a directory, which may be in use, or have something mounted on it.
+    pub is_directory: bool,
+    /// The time after which the kernel does not show it any more.
+    pub left: Duration,
 }
 
 /// When a directory was changed last by this host, and by another one.
@@ -91,13 +113,19 @@ impl GivenNames {
     }
 
     /// Returns the time for which the kernel may show that this inode has a name.
-    pub fn give_name(&mut self, client: &VolumeClient, directory: FileId, name: &[u8], inode: FileId) -> Duration {
+    pub fn give_name(
+        &mut self,
+        client: &VolumeClient,
+        directory: FileId,
+        name: &[u8],
+        (inode, is_directory): (FileId, bool),
+    ) -> Duration {
         let kept = client.kept_name(directory, name).flatten().filter(|kept| kept.attributes.id() == inode);
         if kept.is_none() {
             return Duration::ZERO;
         }
         let Some((time, shown)) = self.times(directory, name) else { return Duration::ZERO };
-        self.add_name(directory, name, Instant::now() + shown);
+        self.add_name(directory, name, ShownName { until: Instant::now() + shown, inode, is_directory });
         time.min(client.kept_for())
     }
 
@@ -146,9 +174,29 @@ impl GivenNames {
         Some(self.known_for(directory, name)?.max(FORGET_MIN))
     }
 
+    /// Returns the names that the kernel may show of an inode. It decides by the owner and the mode that it knows of the
+    /// inode whether a program may change these, without a request for newer ones unless it looks up a name.
+    pub fn names_of(&self, inode: FileId) -> Vec<GivenName> {
+        let mut found: Vec<GivenName> = Vec::new();
+        for (directory, name) in
+            [&self.recent, &self.older].iter().filter_map(|names| names.of_inodes.get(&inode)).flatten()
+        {
+            let shown = self.known(*directory, name).filter(|shown| shown.inode == inode);
+            let is_new = || !found.iter().any(|known| known.directory == *directory && known.name == *name);
+            if let Some(shown) = shown
+                && is_new()
+            {
+                let left = shown.until.saturating_duration_since(Instant::now()).max(FORGET_MIN);
+                let (directory, name, is_directory) = (*directory, name.clone(), shown.is_directory);
+                found.push(GivenName { directory, name, is_directory, left });
+            }
+        }
+        found
+    }
+
     /// Returns the time after which the kernel shows no name of a directory; `None`: it shows none.
     pub fn names_end(&self, directory: FileId) -> Option<Duration> {
-        let until = |names: &ShownNames| names.all.get(&directory).and_then(|all| all.values().max()).copied();
+        let until = |names: &ShownNames| names.all.get(&directory)?.values().map(|shown| shown.until).max();
         let until = until(&self.recent).max(until(&self.older))?;
         Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
@@ -171,16 +219,24 @@ impl GivenNames {
         self.changes.retain(|_, changes| is_recent(changes.own) || is_recent(changes.others));
     }
 
-    fn add_name(&mut self, directory: FileId, name: &[u8], until: Instant) {
+    fn add_name(&mut self, directory: FileId, name: &[u8], shown: ShownName) {
         self.age();
         self.last = Some(Instant::now());
         let before = self.recent.all.entry(directory).or_default();
-        match before.get_mut(name) {
-            Some(before) => *before = until.max(*before),
-            None => {
-                before.insert(name.to_vec(), until);
-                self.recent.count += 1;
+        let inode = match before.get_mut(name) {
+            Some(before) => {
+                let inode = before.inode;
+                *before = ShownName { until: shown.until.max(before.until), ..shown };
+                Some(inode)
             }
+            None => {
+                before.insert(name.to_vec(), shown);
+                self.recent.count += 1;
+                None
+            }
+        };
+        if inode != Some(shown.inode) {
+            self.recent.of_inodes.entry(shown.inode).or_default().push((directory, name.to_vec()));
         }
     }
 
@@ -206,7 +262,8 @@ impl GivenNames {
             return None;
         }
         let left = self.shown_for(from.0, from.1)?;
-        self.add_name(to.0, to.1, Instant::now() + left);
+        let shown = self.known(from.0, from.1)?;
+        self.add_name(to.0, to.1, shown);
         Some(left)
     }
 
@@ -218,9 +275,16 @@ impl GivenNames {
     /// Like [`shown_for`](Self::shown_for), but a name whose time ended lately has no time, in case the kernel begins to
     /// count very late.
     fn known_for(&self, directory: FileId, name: &[u8]) -> Option<Duration> {
-        let until = |names: &ShownNames| names.all.get(&directory).and_then(|all| all.get(name)).copied();
-        let until = until(&self.recent).max(until(&self.older))?;
-        Some(until.saturating_duration_since(Instant::now()))
+        Some(self.known(directory, name)?.until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns what was given under a name: the newest inode, and the longest time.
+    fn known(&self, directory: FileId, name: &[u8]) -> Option<ShownName> {
+        let shown = |names: &ShownNames| names.all.get(&directory).and_then(|all| all.get(name)).copied();
+        match (shown(&self.recent), shown(&self.older)) {
+            (Some(recent), Some(older)) => Some(ShownName { until: recent.until.max(older.until), ..recent }),
+            (recent, older) => recent.or(older),
+        }
     }
 
     /// Notes a change of names in a directory.
@@ -239,13 +303,40 @@ mod tests {
     use super::*;
 
     const DIRECTORY: FileId = FileId { inode: 7, generation: 1 };
+    const INODE: FileId = FileId { inode: 8, generation: 1 };
+
+    fn shown(until: Instant) -> ShownName {
+        ShownName { until, inode: INODE, is_directory: false }
+    }
+
+    #[test]
+    fn names_of_an_inode_are_found() {
+        let mut given = GivenNames::default();
+        let (until, other) = (Instant::now() + SHOWN_MAX, FileId { inode: 9, generation: 1 });
+        for name in [b"first", b"first", b"other"] {
+            given.add_name(DIRECTORY, name, shown(until));
+        }
+        given.add_name(DIRECTORY, b"taken", shown(until));
+        given.add_name(DIRECTORY, b"taken", ShownName { inode: other, ..shown(until) });
+        let names =
+            |given: &GivenNames, inode| given.names_of(inode).into_iter().map(|given| given.name).collect::<Vec<_>>();
+        assert_eq!(names(&given, INODE), [b"first", b"other"]);
+        assert_eq!(names(&given, other), [b"taken"]);
+        // Names that were carried along, and names of the time before.
+        given.carry((DIRECTORY, b"first"), (other, b"third"));
+        given.begun = Instant::now().checked_sub(SHOWN_MAX).expect("the clock is old enough");
+        given.age();
+        given.add_name(DIRECTORY, b"other", shown(until));
+        assert_eq!(names(&given, INODE), [&b"other"[..], b"first", b"third"]);
+        assert_eq!(names(&given, DIRECTORY), [b""; 0]);
+    }
 
     #[test]
     fn given_names_expire() {
         let mut given = GivenNames::default();
         let (now, second) = (Instant::now(), Duration::from_secs(1));
-        given.add_name(DIRECTORY, b"name", now + second);
-        given.add_name(DIRECTORY, b"name", now);
+        given.add_name(DIRECTORY, b"name", shown(now + second));
+        given.add_name(DIRECTORY, b"name", shown(now));
         assert!(given.shown_for(DIRECTORY, b"name").is_some_and(|left| left > second / 2), "the longer time counts");
         assert_eq!(given.shown_for(DIRECTORY, b"other"), None);
         // It is known while it becomes older, and forgotten then.
@@ -255,7 +346,7 @@ mod tests {
         given.begun = now.checked_sub(SHOWN_MAX).expect("the clock is old enough");
         given.age();
         assert_eq!(given.shown_for(DIRECTORY, b"name"), None);
-        given.add_name(DIRECTORY, b"past", now);
+        given.add_name(DIRECTORY, b"past", shown(now));
         assert_eq!(given.shown_for(DIRECTORY, b"past"), None);
     }
 
@@ -281,7 +372,8 @@ mod tests {
     fn names_beyond_limit_untimed() {
         let mut given = GivenNames::default();
         for number in 0..GIVEN_MAX {
-            given.add_name(FileId { inode: number as u64 % 100, generation: 1 }, &number.to_be_bytes(), Instant::now());
+            let directory = FileId { inode: number as u64 % 100, generation: 1 };
+            given.add_name(directory, &number.to_be_bytes(), shown(Instant::now()));
         }
         assert_eq!(given.times(DIRECTORY, b"name"), None);
     }

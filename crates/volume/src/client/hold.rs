@@ -479,6 +479,9 @@ impl VolumeClient {
                         client.shared.session.say(&VolumeMessage::Pushed { number });
                     });
                 }
+                // After two restarts in a row, the last server was told everything for the first of these events: locks that
+                // were granted since are not told again, as they may be released meanwhile.
+                ServerEvent::Restarted if !self.shared.session.is_reclaiming() => {}
                 ServerEvent::Restarted => {
                     let epoch = self.shared.session.epoch();
                     // The session has dropped what it keeps. The server lets nobody change that before it hears that the

@@ -62,7 +62,7 @@ pub use bytes::ReadContents;
 pub use calls::{ClientOptions, ConnectionTrouble, SessionFigures};
 pub use data::WritePosition;
 pub use error::Error;
-pub use given::GivenNames;
+pub use given::{GivenName, GivenNames};
 pub use kernel::HostKernel;
 pub use link::ServerAddress;
 pub use locks::FileLock;

@@ -408,6 +408,11 @@ impl ClientSession {
         answered(self.call(CallShare::Restart, make).await?).map(drop)
     }
 
+    /// Whether the server has not been told yet what this session holds.
+    pub fn is_reclaiming(&self) -> bool {
+        self.inner.state().is_reclaiming
+    }
+
     /// Notes that the server of this epoch was told which locks are held, unless there is a newer one.
     pub fn reclaimed(&self, epoch: u64) {
         let mut state = self.inner.state();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nectary_block::{AccessStream, IoContext, MemoryDevice};
-use nectary_buffer::{BufferCache, CacheOptions, DeviceSource};
+use nectary_buffer::{BufferCache, CacheOptions, DeviceSource, STREAMS_MAX};
 use nectary_cache::{NAMES, explaining, table_bytes};
 
 const HELP: &str = "\
@@ -36,7 +36,8 @@ const BASE_BYTES: u64 = 2 << 20;
 const NAME: &str = "cache-memory";
 /// The first word, after that name, of a process that measures one row.
 const ROW: &str = "--row";
-/// The number of streams that refer to blocks.
+/// The number of streams that refer to blocks of a policy alone. A whole cache has as many as it counts apart, because it
+/// is charged for that many.
 const STREAMS: u64 = 20;
 /// What the allocator adds to each allocation. *Units*: bytes.
 const HEADER_BYTES: usize = size_of::<usize>();
@@ -103,6 +104,7 @@ impl MemoryUse {
 /// Where the next references of a stream of references go: scans and skewed references in turn.
 struct ReferenceStream {
     blocks: u64,
+    streams: u64,
     step: u64,
     random: u64,
 }
@@ -115,12 +117,12 @@ impl ReferenceStream {
         let is_scan = (self.step / (6 * self.blocks)).is_multiple_of(2);
         let skewed = ((4 * self.blocks) as f64 * unit * unit) as u64;
         let block = if is_scan { 4 * self.blocks + self.step % (6 * self.blocks) } else { skewed };
-        (block, AccessStream((block / 97 % STREAMS) as u32 + 1))
+        (block, AccessStream((block / 97 % self.streams) as u32 + 1))
     }
 }
 
-fn references(blocks: u64) -> ReferenceStream {
-    ReferenceStream { blocks, step: 0, random: 7 }
+fn references(blocks: u64, streams: u64) -> ReferenceStream {
+    ReferenceStream { blocks, streams, step: 0, random: 7 }
 }
 
 /// The limit on the tables of a policy. *Units*: bytes per block.
@@ -136,7 +138,7 @@ fn tables_max(name: &str) -> u64 {
 fn policy_row(name: &str, blocks: u64) -> Result<bool, Failure> {
     let before = MemoryUse::now()?;
     let mut policy = explaining(name, blocks, Box::new(|_| ())).ok_or("no such policy")?;
-    let mut references = references(blocks);
+    let mut references = references(blocks, STREAMS);
     for _ in 0..24 * blocks {
         let (id, stream) = references.next();
         let stream = if name == "dear" { 1 } else { stream.0 };
@@ -157,7 +159,7 @@ async fn cache_row(name: &str, blocks: u64) -> Result<bool, Failure> {
     let options = CacheOptions { memory_bytes, block_bytes, policy: name.to_owned(), ..CacheOptions::default() };
     let cache = BufferCache::new(options)?;
     let file = cache.add(Arc::new(DeviceSource::new(device)))?;
-    let mut references = references(blocks);
+    let mut references = references(blocks, STREAMS_MAX as u64);
     for _ in 0..24 * blocks {
         let (block, stream) = references.next();
         let context = IoContext { stream: if name == "dear" { AccessStream(1) } else { stream }, deadline: None };

@@ -8,6 +8,23 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use nectary_e2e::report::not_run;
 
+/// How a campaign mounts volumes.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct MountChoice {
+    /// Mount with `--local-names`
+    #[arg(long)]
+    local_names: bool,
+}
+
+impl MountChoice {
+    /// Gives the choice to all mounts from now on.
+    pub fn apply(self) {
+        if self.local_names {
+            nectary_e2e::volume::keep_names_local();
+        }
+    }
+}
+
 /// What it means for the exit code that this machine cannot run a campaign.
 #[derive(Clone, Copy, Debug)]
 pub enum NotRunPolicy {

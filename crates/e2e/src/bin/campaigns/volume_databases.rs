@@ -19,7 +19,7 @@ use nectary_e2e::volume::databases::{
     DatabaseOutcome, JOURNAL_MODES, PostgresCluster, programs_of_postgres, sqlite_round,
 };
 
-use crate::rounds::{NotRunPolicy, ProblemCounter};
+use crate::rounds::{MountChoice, NotRunPolicy, ProblemCounter};
 
 /// Runs databases on a volume whose mount is killed.
 #[derive(Args)]
@@ -30,6 +30,8 @@ pub struct VolumeDatabasesArguments {
     /// The seed; a new one is drawn and printed by default
     #[arg(long)]
     seed: Option<u64>,
+    #[command(flatten)]
+    mounts: MountChoice,
 }
 
 /// The least number of commits of a round.
@@ -63,6 +65,7 @@ impl DatabaseKindCounts {
 
 /// Runs the campaign.
 pub fn campaign(arguments: &VolumeDatabasesArguments) -> Result<ExitCode> {
+    arguments.mounts.apply();
     let programs = match (missing(false), programs_of_postgres(), find_program("sqlite3")) {
         (None, Some(programs), Some(_)) => programs,
         (Some(reason), ..) => return Ok(refused(&reason)),

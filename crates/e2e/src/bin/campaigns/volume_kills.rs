@@ -14,7 +14,7 @@ use nectary_e2e::report::seed_or_new;
 use nectary_e2e::volume::VolumeRig;
 use nectary_e2e::volume::kills::{DISK, FileLoopDevice, KillTotals, SERVER_LEASE, rounds};
 
-use crate::rounds::{NotRunPolicy, ProblemCounter};
+use crate::rounds::{MountChoice, NotRunPolicy, ProblemCounter};
 
 /// Kills a mount of a volume and mounts it again.
 #[derive(Args)]
@@ -25,6 +25,8 @@ pub struct VolumeKillsArguments {
     /// The seed; a new one is drawn and printed by default
     #[arg(long)]
     seed: Option<u64>,
+    #[command(flatten)]
+    mounts: MountChoice,
 }
 
 /// Where the server and other mounts are.
@@ -40,6 +42,7 @@ enum ServerLayout {
 
 /// Runs the campaign.
 pub fn campaign(arguments: &VolumeKillsArguments) -> Result<ExitCode> {
+    arguments.mounts.apply();
     if let Some(reason) = missing(false) {
         return Ok(NotRunPolicy::Fails.exit("volume-kills", reason));
     }

@@ -12,7 +12,7 @@ use nectary_e2e::live::missing;
 use nectary_e2e::volume::VolumeRig;
 use nectary_e2e::volume::maps::{MapProgram, waits};
 
-use crate::rounds::{NotRunPolicy, ProblemCounter};
+use crate::rounds::{MountChoice, NotRunPolicy, ProblemCounter};
 
 /// Runs programs with memory maps and locks on two mounts of a volume.
 #[derive(Args)]
@@ -25,6 +25,8 @@ pub struct VolumeMapsArguments {
     seconds: u64,
     #[command(subcommand)]
     command: Option<VolumeMapsCommand>,
+    #[command(flatten)]
+    mounts: MountChoice,
 }
 
 #[derive(Subcommand)]
@@ -36,6 +38,7 @@ enum VolumeMapsCommand {
 
 /// Runs the campaign.
 pub fn campaign(arguments: &VolumeMapsArguments) -> ExitCode {
+    arguments.mounts.apply();
     if let Some(reason) = missing(false) {
         return NotRunPolicy::IsAllowed.exit("volume-maps", reason);
     }

@@ -15,7 +15,7 @@ use nectary_e2e::rng::SeededRng;
 use nectary_e2e::volume::VolumeRig;
 use nectary_e2e::volume::programs::{ProgramCounts, VolumeProgram, round};
 
-use crate::rounds::{NotRunPolicy, ProblemCounter, first_line};
+use crate::rounds::{MountChoice, NotRunPolicy, ProblemCounter, first_line};
 
 /// Runs programs on two mounts of a volume whose server is killed.
 #[derive(Args)]
@@ -26,6 +26,8 @@ pub struct VolumeProgramsArguments {
     /// The seed; a new one is drawn and printed by default
     #[arg(long)]
     seed: Option<u64>,
+    #[command(flatten)]
+    mounts: MountChoice,
 }
 
 /// The largest number of rounds on one volume.
@@ -33,6 +35,7 @@ const ROUNDS_MAX: u64 = 9;
 
 /// Runs the campaign.
 pub fn campaign(arguments: &VolumeProgramsArguments) -> Result<ExitCode> {
+    arguments.mounts.apply();
     if let Some(reason) = missing(false) {
         return Ok(NotRunPolicy::Fails.exit("volume-programs", reason));
     }

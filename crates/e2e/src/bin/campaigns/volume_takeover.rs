@@ -14,7 +14,7 @@ use nectary_e2e::volume::takeover::campaign::{TakeoverOutcome, TakeoverTotals, r
 use nectary_e2e::volume::takeover::plan::TakeoverPlan;
 use nectary_e2e::volume::takeover::site::missing;
 
-use crate::rounds::{NotRunPolicy, ProblemCounter};
+use crate::rounds::{MountChoice, NotRunPolicy, ProblemCounter};
 
 /// Lets servers of a volume take over from each other.
 #[derive(Args)]
@@ -34,10 +34,13 @@ pub struct VolumeTakeoverArguments {
     /// Print what happened in each round, and not only in those with problems
     #[arg(long)]
     verbose: bool,
+    #[command(flatten)]
+    mounts: MountChoice,
 }
 
 /// Runs the campaign.
 pub fn campaign(arguments: &VolumeTakeoverArguments) -> ExitCode {
+    arguments.mounts.apply();
     if let Some(reason) = missing() {
         return NotRunPolicy::IsAllowed.exit("volume-takeover", reason);
     }

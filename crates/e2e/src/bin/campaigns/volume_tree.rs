@@ -17,7 +17,7 @@ use nectary_e2e::volume::posix::{self, kind_of};
 use nectary_e2e::volume::{VolumeRig, trees};
 use std::path::PathBuf;
 
-use crate::rounds::{NotRunPolicy, ProblemCounter, first_line};
+use crate::rounds::{MountChoice, NotRunPolicy, ProblemCounter, first_line};
 
 /// Runs exercisers over two mounts of a volume.
 #[derive(Args)]
@@ -34,6 +34,8 @@ pub struct VolumeTreeArguments {
     /// Only one of fsx, posix, trees
     #[arg(long)]
     only: Option<String>,
+    #[command(flatten)]
+    mounts: MountChoice,
 }
 
 /// The minimum number of comparisons with the other mount while fsx runs.
@@ -44,6 +46,7 @@ type Part<'a> = dyn Fn(&mut VolumeRig, [PathBuf; 2]) -> Result<()> + 'a;
 
 /// Runs the campaign.
 pub fn campaign(arguments: &VolumeTreeArguments) -> Result<ExitCode> {
+    arguments.mounts.apply();
     if let Some(reason) = missing(false) {
         return Ok(NotRunPolicy::Fails.exit("volume-tree", reason));
     }

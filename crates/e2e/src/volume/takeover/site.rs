@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::super::apart::apart;
-use super::super::{LIMIT, spawn};
+use super::super::{LIMIT, mount_options, spawn};
 use super::gaps::Timeline;
 use super::history::now;
 use super::plan::{MOUNTS, ServerReach, TakeoverPlan};
@@ -439,7 +439,8 @@ impl TakeoverSite {
             ServerReach::OnlySecond => relay(ServerSide::B),
         };
         let (disk, shown) = (self.disk(), directory.display().to_string());
-        let command = self.command(None, &["volume", "mount", &disk, &shown, "--server", &servers])?;
+        let words = ["volume", "mount", &disk, &shown, "--server", &servers];
+        let command = self.command(None, &[&words[..], &mount_options(&[])[..]].concat())?;
         spawn(command, &self.mount_log(mount))
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,38 @@ fn kernels_show_no_old_name() {
         assert_eq!(found.problems, Vec::<String>::new());
         assert!(found.longest < Duration::from_secs(5), "{:?}", found.longest);
         assert!(found.changes > 20 && found.looks > 100, "{found:?}");
+    }
+    let check = volume.finish().expect("it ends");
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// The user who gets the files of the next test.
+const OWNER: u32 = 65_533;
+
+/// Each of a file's calls goes to one of two mounts: a kernel that shows the name still knows the new owner.
+#[test]
+fn owner_changes_hold_on_both_hosts() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = VolumeRig::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let hosts = [volume.mount().expect("it mounts"), volume.mount().expect("it mounts")];
+    for hosts_of in 0..64_usize {
+        let path = |call: usize| hosts[hosts_of >> call & 1].join(format!("f{hosts_of}"));
+        let change = |call: usize, mode: &str| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", "65533", "--regid", "65533", "--clear-groups", "chmod", mode]);
+            command.arg(path(call)).status().expect("setpriv runs").success()
+        };
+        let mode = |call: usize| fs::metadata(path(call)).expect("it is there").mode() & 0o7777;
+        fs::write(path(0), b"").expect("it is made");
+        fs::set_permissions(path(1), fs::Permissions::from_mode(0o755)).expect("it is changed");
+        chown(path(2), Some(OWNER), Some(OWNER)).expect("it has an owner");
+        assert!(change(3, "2755"), "hosts {hosts_of:06b}: the owner may change it");
+        assert_eq!(mode(4), 0o2755, "hosts {hosts_of:06b}");
+        chown(path(5), Some(0), Some(0)).expect("it has another owner");
+        assert!(!change(3, "700"), "hosts {hosts_of:06b}: the former owner may not");
+        assert_eq!(mode(4) & 0o777, 0o755, "hosts {hosts_of:06b}");
     }
     let check = volume.finish().expect("it ends");
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");

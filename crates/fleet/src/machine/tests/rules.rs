@@ -30,7 +30,7 @@ fn other_rules(name: &str) -> LogChange {
 #[test]
 fn purges_by_other_rules_purge_everything() {
     let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
-    bench.event(FleetEvent::Published { revision: 10 }).tick_at(1050);
+    bench.event(FleetEvent::Published { lease: LEASE, revision: 10 }).tick_at(1050);
     bench.changed(vec![LogChange::Purge(foreign(15)), LogChange::Purge(purge(16))], 16);
     let (batch, purges, revision) = bench.applies().expect("a batch");
     assert_eq!((purges.len(), revision), (2, 16));
