@@ -216,9 +216,14 @@ impl FleetMachine {
         &self.view
     }
 
-    /// Whether this node has joined and applied all that it missed.
+    /// Whether this node has joined and applied all that it missed, and its store has nothing that its rules may not show.
     pub fn is_caught_up(&self) -> bool {
-        self.lease.is_joined && self.log.is_read && self.has_fitting_store() && self.has_applied(self.log.must_reach)
+        self.has_applied_all() && self.has_fitting_store()
+    }
+
+    /// Whether this node has joined and applied all that it missed, by whatever rules.
+    pub fn has_applied_all(&self) -> bool {
+        self.lease.is_joined && self.log.is_read && self.has_applied(self.log.must_reach)
     }
 
     /// Whether the store has applied a revision of this fleet.

@@ -267,8 +267,9 @@ impl FleetMachine {
     pub(super) fn fail_requests(&mut self) {
         for (ticket, waiting) in std::mem::take(&mut self.requests.waiting) {
             let result = match waiting.logged {
-                Some((revision, missing)) => {
-                    let (nodes, is_applied) = (missing.len(), false);
+                Some((revision, living)) => {
+                    let (nodes, is_applied) = (living.len(), false);
+                    let missing = living.into_iter().filter(|name| !self.has_confirmed(name, revision)).collect();
                     Ok(PurgeOutcome { revision, nodes, missing, is_applied, is_queued: false })
                 }
                 None => Err(FleetError::Unknown("this node stops".to_owned())),

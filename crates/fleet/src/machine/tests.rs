@@ -522,3 +522,14 @@ fn late_publication_in_earlier_fleet_is_ignored() {
     bench.event(FleetEvent::BatchApplied { batch }).tick_at(3000);
     assert!(bench.take().contains(&FleetAction::Publish { lease, revision: 12 }));
 }
+
+/// Some nodes may have confirmed a purge that its caller still waits for.
+#[test]
+fn leaving_node_names_only_missing_nodes() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
+    bench.event(FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Applied });
+    bench.event(FleetEvent::Appended { ticket: 1, revision: 15, living: ["a", "b", "c"].map(name).to_vec() });
+    bench.changed(vec![LogChange::Purge(purge(15)), LogChange::Applied(name("c"), 15)], 16);
+    let outcome = bench.event(FleetEvent::Leave).answer().expect("an answer").expect("in the log");
+    assert_eq!((outcome.missing, outcome.is_applied), (["a", "b"].map(name).to_vec(), false));
+}

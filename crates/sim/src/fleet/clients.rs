@@ -57,6 +57,10 @@ impl FleetWorld {
         if self.nodes[at].store.get(request.url, request.rules).is_some() {
             return self.check_response(at, request);
         }
+        // A fetch by rules that are no longer in use stores nothing.
+        if self.nodes[at].of(run).is_some_and(|process| process.gate_rules != request.rules) {
+            return;
+        }
         let began = self.nodes[at].store.begin_fill();
         if request.standing == NodeStanding::Member && self.ask_owner(at, request, began) {
             return;

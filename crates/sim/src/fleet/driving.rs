@@ -67,7 +67,7 @@ impl FleetWorld {
         let Some(process) = self.nodes[at].process.as_mut() else { return };
         let is_told = self.story.is_some() && event != FleetEvent::Tick;
         let text = if is_told { format!("{at} <- {event:?}") } else { String::new() };
-        let was_caught_up = process.machine.is_caught_up();
+        let (was_caught_up, had_all) = (process.machine.is_caught_up(), process.machine.has_applied_all());
         let actions = process.machine.on_event(clock, event);
         process.gate = process.machine.gate();
         process.gate_rules = process.machine.rules();
@@ -75,8 +75,9 @@ impl FleetWorld {
         if is_planted(FleetBug::ServesBehind) && state == FleetState::CatchingUp {
             process.gate.member_until = clock + Duration::from_secs(1);
         }
-        // An answer may be too late for a member, but etcd has kept the lease of one that has caught up.
-        if was_caught_up || process.machine.is_caught_up() {
+        // An answer may be too late for a member, but etcd has kept the lease of one that has applied everything. If only its
+        // rules differ, it may serve when it has those of before again.
+        if had_all || process.machine.has_applied_all() {
             let kept_us = process.kept_us;
             self.nodes[at].member_us = kept_us;
         }
