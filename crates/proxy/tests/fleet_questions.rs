@@ -161,6 +161,37 @@ async fn invalidated_groups_reach_heads() {
     assert_eq!((reply.status, reply.header("etag").as_str()), (200, "\"new\""));
 }
 
+/// After a group was invalidated at a node, owners evaluate the conditions of other requests as before: a `304` names the
+/// groups, too.
+#[tokio::test]
+async fn conditions_survive_invalidated_groups() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-conditions"));
+    let [a, b, _c] = with_far_ranges(&fleet, &from, &files).await;
+    let modified = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
+    for (path, group) in [("/g", "g"), ("/h", "h")] {
+        let groups = format!("cache-groups: \"{group}\"");
+        from.now(path, OriginScript::ok(&["cache-control: max-age=60", &groups, "etag: \"x\"", modified], b"old"));
+        b.get(path).await;
+    }
+    from.now("/w", OriginScript::ok(&["cache-group-invalidation: \"g\""], b"done"));
+    assert_eq!(send(&a, "POST", "/w", &[]).await.status, 200);
+    let count = from.count();
+    for condition in ["if-none-match: \"x\"", "if-modified-since: Sun, 06 Nov 1994 08:49:37 GMT"] {
+        for (method, line) in [("HEAD", "accept: */*"), ("GET", "range: bytes=5000-")] {
+            let reply = ask(&a, method, "/h", &format!("{condition}\r\n{line}")).await;
+            assert_eq!(reply.status, 304, "{method} {condition}");
+            assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+        }
+    }
+    assert_eq!(from.count(), count, "the owner has it");
+    from.now("/g", OriginScript::ok(&["cache-control: max-age=60", "etag: \"y\"", modified], &[7; 9000]));
+    for condition in ["if-none-match: \"x\"", "if-modified-since: Sun, 06 Nov 1994 08:49:36 GMT"] {
+        let reply = ask(&a, "GET", "/g", &format!("{condition}\r\nrange: bytes=5000-")).await;
+        assert_eq!((reply.status, reply.header("etag").as_str()), (200, "\"y\""), "{condition}");
+    }
+}
+
 /// What is too long for the store of a node comes from the owner, whose store takes it.
 #[tokio::test]
 async fn long_bodies_come_from_owners() {

@@ -180,6 +180,10 @@ pub(crate) fn from_stored(
     headers.clear();
     if status == StatusCode::NOT_MODIFIED {
         stored.write_headers_of_304(&mut headers);
+        if of_node.is_some() {
+            // The node that asks may have invalidated one of them.
+            stored.write_groups(&mut headers);
+        }
     } else {
         stored.write_headers(&mut headers);
         if is_joined {

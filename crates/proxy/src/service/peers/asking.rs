@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::header::{AGE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use nectary_host::fleet::peer_headers::{
     CLIENT, FLEET, FOUND, FOUND_HIT, FOUND_PASS, FRESH, FROM, HOP, PREFIX, REVISION, RULES, SECURE, STALE, STATE,
@@ -102,14 +102,9 @@ impl ClientRequest {
         let via = self.worker.via_of(self.version);
         let method = if what == AskedOfNode::Whole { Method::GET } else { self.method.clone() };
         let mut head = RequestHead::new(method, &self.uri, &self.headers, "peer", via, &forwarding);
-        match what {
-            AskedOfNode::Whole => {
-                head.ask_for_all();
-                head.accept(&self.headers, &self.route.request_headers);
-            }
-            // A response without its body does not name its groups, which may have been invalidated here.
-            AskedOfNode::ByClient if peers.has_invalidated_tags() => head.ask_unconditionally(),
-            AskedOfNode::ByClient => {}
+        if what == AskedOfNode::Whole {
+            head.ask_for_all();
+            head.accept(&self.headers, &self.route.request_headers);
         }
         remove_ours(&mut head.headers);
         head.headers.insert(HOST, host);
@@ -259,7 +254,7 @@ impl PeerQuestion {
         let mut response = self.send(worker, node, asked, invalidation.is_some()).await?;
         if invalidation.is_none()
             && usable(&response.0, asked).is_some()
-            && self.is_outdated(worker, response.0.headers())
+            && self.is_outdated(worker, &response.0)
         {
             response = self.send(worker, node, asked, true).await?;
         }
@@ -312,9 +307,13 @@ impl PeerQuestion {
     }
 
     /// Whether a response of another node is older than an unsafe request that has invalidated one of its groups here.
-    fn is_outdated(&self, worker: &ProxyWorker, headers: &HeaderMap) -> bool {
+    fn is_outdated(&self, worker: &ProxyWorker, response: &Response<Incoming>) -> bool {
         if !self.peers.has_invalidated_tags() {
             return false;
+        }
+        let headers = response.headers();
+        if !names_groups(response.status(), headers) {
+            return true;
         }
         let age_s = headers.get(AGE).and_then(|age| age.to_str().ok()?.parse::<u64>().ok()).unwrap_or(0);
         // An age is of whole seconds.
@@ -370,7 +369,25 @@ fn usable(response: &Response<Incoming>, asked: AppliedProgress) -> Option<u64> 
     (text(STATE) == Some(STATE_OK) && is_fleet && revision >= asked.applied).then_some(revision)
 }
 
+/// Whether a response names all of its groups: a `304` of earlier programs, which do not say where it is from, names none.
+fn names_groups(status: StatusCode, headers: &HeaderMap) -> bool {
+    status != StatusCode::NOT_MODIFIED || headers.contains_key(FOUND)
+}
+
 /// The name of the node that asks, as it says.
 pub(super) fn name_of(headers: &HeaderMap) -> Option<NodeName> {
     NodeName::new(headers.get(FROM)?.to_str().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::headers;
+
+    #[test]
+    fn earlier_304_names_no_groups() {
+        let said = headers(&[(FOUND, FOUND_HIT)]);
+        assert!(names_groups(StatusCode::NOT_MODIFIED, &said) && names_groups(StatusCode::OK, &HeaderMap::new()));
+        assert!(!names_groups(StatusCode::NOT_MODIFIED, &HeaderMap::new()));
+    }
 }
