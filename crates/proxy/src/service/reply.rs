@@ -417,9 +417,14 @@ fn allowed(request: &ClientRequest) -> HeaderValue {
     text_value(methods)
 }
 
-/// In the extensions of an answer for which there is no response of the origin.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unreached;
+/// In the extensions of an answer that is no response of the origin: why there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LackingResponse {
+    /// The origin gave none.
+    Failed,
+    /// None is stored that may be served, and the origin was not asked.
+    NotStored,
+}
 
 /// The answer to a client if there is no response of the origin, because the origin or the client failed.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
@@ -431,7 +436,7 @@ pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: 
     };
     let (outcome, kind) = (CacheOutcome::Failed, "text/plain; charset=utf-8");
     let mut response = own_with(request, status, cache_status, outcome, kind, &error.to_string(), false);
-    response.extensions_mut().insert(Unreached);
+    response.extensions_mut().insert(LackingResponse::Failed);
     response
 }
 

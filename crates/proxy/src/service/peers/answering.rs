@@ -10,13 +10,14 @@ use http::header::CACHE_STATUS;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_host::fleet::peer_headers::{
-    CLIENT, FLEET, FRESH, HOP, REVISION, RULES, SECURE, STATE, STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_OK,
+    CLIENT, FLEET, FRESH, HOP, REVISION, RULES, SECURE, STATE, STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_NONE,
+    STATE_OK,
 };
 use nectary_host::fleet::{NodeStanding, RulesHash};
 use tokio::time::timeout;
 
 use super::super::cached;
-use super::super::reply::{Unreached, own};
+use super::super::reply::{LackingResponse, own};
 use super::super::request::{ClientRequest, RequestClient};
 use super::asking::name_of;
 use crate::body::ReplyBody;
@@ -96,8 +97,12 @@ pub(in crate::service) async fn answer(request: ClientRequest, body: Incoming) -
     }
     let name = seat.membership().name().clone();
     let mut response = cached::serve(request).await;
-    let is_reached = response.extensions().get::<Unreached>().is_none();
-    say(response.headers_mut(), STATE, if is_reached { STATE_OK } else { STATE_FAILED });
+    let state = match response.extensions().get() {
+        None => STATE_OK,
+        Some(LackingResponse::Failed) => STATE_FAILED,
+        Some(LackingResponse::NotStored) => STATE_NONE,
+    };
+    say(response.headers_mut(), STATE, state);
     say(response.headers_mut(), REVISION, &applied.to_string());
     say(response.headers_mut(), FLEET, &format!("{fleet:016x}"));
     add_to_cache_status(response.headers_mut(), &format!("fleet=\"{name}\""));
