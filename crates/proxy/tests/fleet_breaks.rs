@@ -115,6 +115,24 @@ async fn other_bodies_do_not_go_on() {
     assert_eq!((a.proxy.stats().resumed, a.proxy.stats().cut_off), (0, 9));
 }
 
+/// An answer that says no length does not go on a body of another length, also if the client alone gets it.
+#[tokio::test]
+async fn bodies_of_other_lengths_do_not_go_on() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("breaks-lengths"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    let longer = numbered(120_000);
+    for (path, control) in [("/kept", "cache-control: max-age=60"), ("/passed", "cache-control: no-store")] {
+        for bytes in [120_000, 90_000] {
+            let (path, whole) = (format!("{path}/{bytes}"), OriginScript::ok(&[control], &longer[..100_000]).bytes());
+            from.on(&path, OriginScript::raw(&whole[..whole.len() - 30_000]).close())
+                .on(&path, OriginScript::raw(&chunked(&[control], &longer[..bytes], 80_000, false)));
+            let reply = a.get(&path).await;
+            assert!(!reply.is_complete && longer.starts_with(&reply.body), "{path}: {} bytes", reply.body.len());
+        }
+    }
+}
+
 /// The conditions of the client were met when the body began; the rest is requested without them.
 #[tokio::test]
 async fn rest_is_requested_without_conditions() {
