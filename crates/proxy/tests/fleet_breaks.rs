@@ -117,7 +117,7 @@ async fn other_bodies_do_not_go_on() {
 
 /// An answer that says no length does not go on a body of another length, also if the client alone gets it.
 #[tokio::test]
-async fn bodies_of_other_lengths_do_not_go_on() {
+async fn other_lengths_do_not_go_on() {
     let (from, fleet, files) =
         (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("breaks-lengths"));
     let [a, _b, _c] = three(&fleet, &from, &files).await;

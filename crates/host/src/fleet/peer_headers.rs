@@ -19,6 +19,11 @@ pub const SECURE: &str = "nectary-fleet-secure";
 pub const FRESH: &str = "nectary-fleet-fresh";
 /// The hash of the rules by which the asking node makes keys, 32 hexadecimal digits.
 pub const RULES: &str = "nectary-fleet-rules";
+/// `1` in a request whose `Range` is a part of the route's `part-size`, of which a copy may be kept.
+pub const PART: &str = "nectary-fleet-part";
+/// With [`PART`], if another part was requested before: the validator of that one. A stored part with another validator is
+/// validated first.
+pub const VALIDATOR: &str = "nectary-fleet-validator";
 /// In a request that fills no store: the node answers with what it has stored, and does not ask the origin, which the
 /// asking node does then. [`STORED_FRESH`], [`STORED_ON_ERROR`] or [`STORED_UNREACHABLE`].
 pub const STORED: &str = "nectary-fleet-stored";
@@ -65,7 +70,10 @@ mod tests {
 
     #[test]
     fn peer_headers_share_a_prefix() {
-        let all = [HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, RULES, STORED, STATE, TAGS, STALE, FOUND];
+        let all = [
+            HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, RULES, PART, VALIDATOR, STORED, STATE, TAGS, STALE,
+            FOUND,
+        ];
         assert!(all.iter().all(|name| name.starts_with(PREFIX) && name.bytes().all(|byte| !byte.is_ascii_uppercase())));
     }
 }

@@ -241,7 +241,9 @@ impl FactsForNode {
     ) -> FactsForNode {
         let is_hit = outcome == CacheOutcome::Hit;
         let BodySource::Object(object, _) = source else {
-            return FactsForNode { has_more_tags: question.route.strips_tags, is_purged: false, is_hit };
+            // The tags of parts but the first one are not known.
+            let has_more_tags = question.route.strips_tags || matches!(source, BodySource::Joined(..));
+            return FactsForNode { has_more_tags, is_purged: false, is_hit };
         };
         let named = tags_of(&stored.headers(), origin_of(question.key));
         let named = named.iter().chain(&question.route.tags).map(Vec::as_slice);

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::header::{AGE, HOST};
+use http::header::{AGE, CACHE_CONTROL, HOST, PRAGMA, RANGE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use nectary_host::fleet::peer_headers::{
-    CLIENT, FLEET, FOUND, FOUND_HIT, FOUND_PASS, FRESH, FROM, HOP, PREFIX, REVISION, RULES, SECURE, STALE, STATE,
+    CLIENT, FLEET, FOUND, FOUND_HIT, FOUND_PASS, FRESH, FROM, HOP, PART, PREFIX, REVISION, RULES, SECURE, STALE, STATE,
     STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_NONE, STATE_OK, STORED, STORED_FRESH, STORED_ON_ERROR,
-    STORED_UNREACHABLE, TAGS,
+    STORED_UNREACHABLE, TAGS, VALIDATOR,
 };
 use nectary_host::fleet::{FleetNode, NodeName, NodeStanding, OwnerOrder};
 use nectary_host::log::{LogLevel, LogThrottle};
@@ -75,11 +75,8 @@ impl ClientRequest {
     /// The owners of this request's key; `None` if it is for no share.
     fn owners(&self) -> Option<OwnerOrder> {
         let (seat, _) = self.worker.fleet.as_ref().zip(self.worker.peers.as_ref())?;
-        // A copy without the tags that clients do not get could not be purged by them. Bodies in parts are not shared, and
-        // neither are those that come whole on a route with parts.
-        let is_shared = matches!(self.route.target, RouteTarget::Pool(_))
-            && !self.route.strips_tags
-            && self.route.part_bytes.is_none();
+        // A copy without the tags that clients do not get could not be purged by them.
+        let is_shared = matches!(self.route.target, RouteTarget::Pool(_)) && !self.route.strips_tags;
         is_shared.then(|| seat.membership().owners(&self.key))
     }
 
@@ -110,8 +107,17 @@ impl ClientRequest {
             head.ask_for_all();
             head.accept(&self.headers, &self.route.request_headers);
         }
+        let part = self.part.filter(|_| what == AskedOfNode::Whole);
+        if let Some(part) = part {
+            head.headers.insert(RANGE, part.requested());
+        }
         remove_ours(&mut head.headers);
         head.headers.insert(HOST, host);
+        if let Some(validator) = &self.continues {
+            // What the client demands was met by the first part.
+            [CACHE_CONTROL, PRAGMA].iter().for_each(|name| _ = head.headers.remove(name));
+            head.headers.insert(HeaderName::from_static(VALIDATOR), validator.clone());
+        }
         let mut say = |name: &'static str, value: &str| {
             HeaderValue::from_str(value).ok().map(|value| head.headers.insert(HeaderName::from_static(name), value))
         };
@@ -120,6 +126,9 @@ impl ClientRequest {
         say(RULES, &self.rules.to_string());
         if let Some(address) = self.client.own_address() {
             say(CLIENT, &address.to_string());
+        }
+        if part.is_some() {
+            say(PART, "1");
         }
         say(SECURE, if self.client.is_secure { "1" } else { "0" });
         Some(Rc::new(PeerQuestion {
