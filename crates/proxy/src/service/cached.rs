@@ -484,10 +484,12 @@ enum FollowedFetch {
 
 /// Whether an origin's response to another request was received after `request` had arrived. Then it meets every demand of
 /// `request` for validation, as the response to a fetch of its own would. `has_waited` says that the response was not
-/// there when `request` began to wait for it; this decides if both times are the same.
+/// there when `request` began to wait for it; this decides if both times are the same. What another node of the fleet sends
+/// may have been in its store long before.
 fn came_after(request: &ClientRequest, response_ms: u64, has_waited: bool) -> bool {
     // A time in the future is from before the clock was set back.
-    (response_ms > request.at_ms || (has_waited && response_ms == request.at_ms))
+    !request.is_copy()
+        && (response_ms > request.at_ms || (has_waited && response_ms == request.at_ms))
         && response_ms <= request.worker.now_ms()
 }
 
