@@ -216,7 +216,11 @@ async fn heads_reach_the_origin_once() {
     assert_eq!((reply.status, reply.header("content-length").as_str(), from.count()), (200, "5", 1));
     assert_eq!(reply.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
     let once = QuestionFigures { questions: 1, misses: 1, ..QuestionFigures::default() };
-    assert_eq!((a.with("b").asked, a.with("c"), c.with("a")), (once, Default::default(), Default::default()));
+    assert_eq!(a.with("b").asked, once);
+    // On a busy machine the owner may be late, and then the next one is asked.
+    if a.with("b").late == 0 {
+        assert_eq!((a.with("c"), c.with("a")), Default::default());
+    }
     assert_eq!((b.with("a").answered.questions, b.with("a").answered.misses), (1, 1));
     // The owner's purge for an invalidated URL is noted also if it has nothing then.
     from.now("/a", OriginScript::ok(&[], b"done"));
