@@ -115,6 +115,50 @@ async fn other_bodies_do_not_go_on() {
     assert_eq!((a.proxy.stats().resumed, a.proxy.stats().cut_off), (0, 9));
 }
 
+/// An answer that says no length does not go on a body of another length, also if the client alone gets it.
+#[tokio::test]
+async fn other_lengths_do_not_go_on() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("breaks-lengths"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    let longer = numbered(120_000);
+    for (path, control) in [("/kept", "cache-control: max-age=60"), ("/passed", "cache-control: no-store")] {
+        for bytes in [120_000, 90_000] {
+            let (path, whole) = (format!("{path}/{bytes}"), OriginScript::ok(&[control], &longer[..100_000]).bytes());
+            from.on(&path, OriginScript::raw(&whole[..whole.len() - 30_000]).close())
+                .on(&path, OriginScript::raw(&chunked(&[control], &longer[..bytes], 80_000, false)));
+            let reply = a.get(&path).await;
+            assert!(!reply.is_complete && longer.starts_with(&reply.body), "{path}: {} bytes", reply.body.len());
+        }
+    }
+}
+
+/// The conditions of the client were met when the body began; the rest is requested without them.
+#[tokio::test]
+async fn rest_is_requested_without_conditions() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("breaks-conditions"));
+    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    let (body, headers) = (numbered(100_000), ["cache-control: max-age=60", "etag: \"x\""]);
+    let conditions = ["if-none-match: \"y\"", "if-modified-since: Sun, 06 Nov 1994 08:49:37 GMT"];
+    for (path, validator) in [("/range", true), ("/again", false)] {
+        let headers = if validator { &headers[..] } else { &headers[..1] };
+        let whole = OriginScript::ok(headers, &body).bytes();
+        from.on(path, OriginScript::raw(&whole[..whole.len() - 30_000]).close())
+            .on(path, OriginScript::range(headers, &body));
+        let lines = [&[HOST, "cache-control: no-store"], &conditions[..]].concat();
+        let reply = get(a.proxy.address, path, &lines).await;
+        assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+        assert!(reply.body == body, "{path}: {} bytes", reply.body.len());
+        let got = from.got();
+        let (first, rest) = (&got[got.len() - 2], &got[got.len() - 1]);
+        for name in ["if-none-match", "if-modified-since"] {
+            assert!(!first.header(name).is_empty() && rest.header(name).is_empty(), "{path}: {name}");
+        }
+        assert_eq!(rest.header("if-range"), if validator { "\"x\"" } else { "" });
+    }
+}
+
 /// A range of a long body, which the owner breaks off, goes on where it was.
 #[tokio::test]
 async fn broken_ranges_go_on() {

@@ -183,6 +183,29 @@ async fn queued_purges_hold_against_owners() {
     assert_eq!(a.get("/a").await.text(), "old", "the owner has the purge, and this test's model has none");
 }
 
+/// A request that waits for the answer of an owner, and wants one that is validated now, does not get what the owner had.
+#[tokio::test]
+async fn demands_are_not_met_by_waiting() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-demands"));
+    let [a, b, _c] = three(&fleet, &from, &files).await;
+    from.now("/a", OriginScript::fresh(b"old"));
+    assert_eq!(b.get("/a").await.text(), "old");
+    from.now("/a", OriginScript::fresh(b"new"));
+    // The owner waits until it has applied as much as the node that asks.
+    a.member.gate().set_applied(5);
+    let later = async {
+        until("a question", || b.with("a").answered.questions == 1).await;
+        let applied = async {
+            a.proxy.wait_for(|stats| stats.requests == 2).await;
+            b.member.gate().set_applied(5);
+        };
+        tokio::join!(get(a.proxy.address, "/a", &[HOST, "cache-control: no-cache"]), applied).0
+    };
+    let (_, reply) = tokio::join!(a.get("/a"), later);
+    assert_eq!(reply.text(), "new", "{}", reply.cache_status());
+}
+
 #[tokio::test]
 async fn variants_are_asked_of_owners() {
     let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-vary"));

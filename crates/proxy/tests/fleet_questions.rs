@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use crate::common::certificates::TestCertificates;
 use crate::common::sharing::*;
-use crate::common::sites::route;
+use crate::common::sites::{config, origin, route, site};
 use crate::common::*;
 
 /// A store that takes no object of [`LONG`] bytes.
@@ -96,6 +96,7 @@ async fn ends_of_certificates_are_told() {
     let reopened = a.proxy.reopener();
     assert!(tokio::task::spawn_blocking(move || reopened.reopen()).await.expect("no panic").is_empty());
     assert_eq!(told()[0].2, 1_924_992_000, "the beginning of 2031");
+    assert_eq!(told()[1..], before[1..], "the authority is the same");
 }
 
 /// What an owner has answers ranges and heads, however far a range begins: the origin is not asked.
@@ -159,6 +160,142 @@ async fn invalidated_groups_reach_heads() {
     from.now("/a", response("new"));
     let reply = ask(&a, "HEAD", "/a", "if-none-match: \"old\"").await;
     assert_eq!((reply.status, reply.header("etag").as_str()), (200, "\"new\""));
+}
+
+/// After a group was invalidated at a node, owners evaluate the conditions of other requests as before: a `304` names the
+/// groups, too.
+#[tokio::test]
+async fn conditions_survive_invalidated_groups() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-conditions"));
+    let [a, b, _c] = with_far_ranges(&fleet, &from, &files).await;
+    let modified = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
+    for (path, group) in [("/g", "g"), ("/i", "g"), ("/h", "h")] {
+        let groups = format!("cache-groups: \"{group}\"");
+        from.now(path, OriginScript::ok(&["cache-control: max-age=60", &groups, "etag: \"x\"", modified], b"old"));
+        b.get(path).await;
+    }
+    from.now("/w", OriginScript::ok(&["cache-group-invalidation: \"g\""], b"done"));
+    assert_eq!(send(&a, "POST", "/w", &[]).await.status, 200);
+    let count = from.count();
+    for condition in ["if-none-match: \"x\"", "if-modified-since: Sun, 06 Nov 1994 08:49:37 GMT"] {
+        for (method, line) in [("HEAD", "accept: */*"), ("GET", "range: bytes=5000-")] {
+            let reply = ask(&a, method, "/h", &format!("{condition}\r\n{line}")).await;
+            assert_eq!(reply.status, 304, "{method} {condition}");
+            assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+        }
+    }
+    assert_eq!(from.count(), count, "the owner has it");
+    for (path, condition) in
+        [("/g", "if-none-match: \"x\""), ("/i", "if-modified-since: Sun, 06 Nov 1994 08:49:37 GMT")]
+    {
+        from.now(path, OriginScript::ok(&["cache-control: max-age=60", "etag: \"y\"", modified], &[7; 9000]));
+        let reply = ask(&a, "GET", path, &format!("{condition}\r\nrange: bytes=5000-")).await;
+        assert_eq!((reply.status, reply.header("etag").as_str()), (200, "\"y\""), "{condition}");
+    }
+}
+
+/// The head alone of a response, with these header lines.
+fn head_of(headers: &[&str]) -> OriginScript {
+    OriginScript::raw(&[b"HTTP/1.1 200 OK\r\n", headers.join("\r\n").as_bytes(), b"\r\n\r\n"].concat())
+}
+
+/// However long the origin needs: an owner that has nothing says so at once, and the node asks the origin itself.
+#[tokio::test]
+async fn heads_reach_the_origin_once() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-heads"));
+    let [a, b, c] = three(&fleet, &from, &files).await;
+    let lines = ["content-length: 5", "cache-control: max-age=60"];
+    from.now("/a", OriginScript::default().wait("go").then(&head_of(&lines).bytes()));
+    let (reply, ()) = tokio::join!(ask(&a, "HEAD", "/a", "accept: */*"), async {
+        until("an answer of the owner", || a.with("b").asked.misses == 1).await;
+        from.wait_for(1).await;
+        from.open("go");
+    });
+    assert_eq!((reply.status, reply.header("content-length").as_str(), from.count()), (200, "5", 1));
+    assert_eq!(reply.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
+    let once = QuestionFigures { questions: 1, misses: 1, ..QuestionFigures::default() };
+    assert_eq!(a.with("b").asked, once);
+    // On a busy machine the owner may be late, and then the next one is asked.
+    if a.with("b").late == 0 {
+        assert_eq!((a.with("c"), c.with("a")), Default::default());
+    }
+    assert_eq!((b.with("a").answered.questions, b.with("a").answered.misses), (1, 1));
+    // The owner's purge for an invalidated URL is noted also if it has nothing then.
+    from.now("/a", OriginScript::ok(&[], b"done"));
+    assert_eq!(send(&a, "POST", "/a", &[]).await.status, 200);
+    from.now("/a", head_of(&lines));
+    assert_eq!(ask(&a, "HEAD", "/a", "accept: */*").await.status, 200);
+    from.now("/a", OriginScript::fresh(b"new"));
+    b.get("/a").await;
+    let count = from.count();
+    assert!(ask(&a, "HEAD", "/a", "accept: */*").await.cache_status().contains("hit; ttl="), "it was purged again");
+    assert_eq!(from.count(), count);
+}
+
+/// If the origin fails, the owner answers a `HEAD` with what it may serve stale; the origin is not asked again.
+#[tokio::test]
+async fn failing_origins_leave_stale_heads() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-stale"));
+    let [a, b, _c] = three(&fleet, &from, &files).await;
+    let stale = ["cache-control: max-age=60, stale-if-error=6000", "age: 100", "etag: \"x\""];
+    let error = OriginScript::raw(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n");
+    for (path, next) in [("/error", error), ("/silent", OriginScript::raw(b"").close())] {
+        from.now(path, OriginScript::ok(&stale, b"x"));
+        b.get(path).await;
+        from.now(path, next);
+        let count = from.count();
+        let reply = ask(&a, "HEAD", path, "accept: */*").await;
+        assert_eq!((reply.status, reply.header("etag").as_str()), (200, "\"x\""), "{path}: {}", reply.cache_status());
+        assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+        assert_eq!(from.count(), count + 1, "{path}");
+    }
+    from.now("/none", OriginScript::raw(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"));
+    assert_eq!(ask(&a, "HEAD", "/none", "accept: */*").await.status, 503);
+}
+
+/// A node that cannot reach the origin gets heads from owners that can.
+#[tokio::test]
+async fn unreachable_origins_are_left_to_owners() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-reach"));
+    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+    let cut_off = config(vec![site(&["site.test"], vec![route("/", "o")])], vec![origin("o", &[gone])]);
+    let nodes = [
+        start_with(&fleet, "a", cut_off, &files).await,
+        start(&fleet, "b", &from, &files).await,
+        start(&fleet, "c", &from, &files).await,
+    ];
+    set_owners(&nodes);
+    from.now("/a", head_of(&["content-length: 5"]));
+    let reply = ask(&nodes[0], "HEAD", "/a", "accept: */*").await;
+    assert_eq!((reply.status, from.count()), (200, 1), "{}", reply.cache_status());
+    assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
+}
+
+/// An owner that was left out for a moment is asked also for ranges and heads, if the origin gives nothing.
+#[tokio::test]
+async fn left_out_owners_answer_ranges_and_heads() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-left-out"));
+    let nodes = with_far_ranges(&fleet, &from, &files).await;
+    let [a, b, c] = &nodes;
+    from.now("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], &[7; 9000]));
+    b.get("/a").await;
+    from.now("/a", OriginScript::raw(b"").close());
+    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+    for (method, line, status) in [("GET", "range: bytes=5000-5099", 206), ("HEAD", "accept: */*", 200)] {
+        a.member.set_owners(&[("b", gone), ("a", a.peer())]);
+        for number in 0..3 {
+            a.get(&format!("/{method}/{number}")).await;
+        }
+        a.member.set_owners(&[("b", b.peer()), ("c", c.peer()), ("a", a.peer())]);
+        let reply = ask(a, method, "/a", line).await;
+        assert_eq!(reply.status, status, "{method}: {}", reply.cache_status());
+        assert!(reply.cache_status().contains("fleet=\"b\""), "{method}: {}", reply.cache_status());
+    }
 }
 
 /// What is too long for the store of a node comes from the owner, whose store takes it.

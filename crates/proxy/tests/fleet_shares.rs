@@ -116,33 +116,6 @@ async fn headers_of_nodes_need_certificates() {
     assert_eq!(reply.status, 400, "it says nothing of the fleet");
 }
 
-#[tokio::test]
-async fn routes_with_parts_ask_no_node() {
-    let (from, fleet, files) =
-        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-parts"));
-    let described = || {
-        let mut parts = route("/parts/", "o");
-        parts.rules.part_size = Some(at(1 << 20));
-        one_site(&from, vec![parts, route("/", "o")])
-    };
-    let nodes = [
-        start_with(&fleet, "a", described(), &files).await,
-        start_with(&fleet, "b", described(), &files).await,
-        start_with(&fleet, "c", described(), &files).await,
-    ];
-    set_owners(&nodes);
-    let [a, b, c] = &nodes;
-    // The origin gives no parts.
-    from.now("/parts/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\""], &vec![7; 3 << 20]));
-    for _ in 0..4 {
-        assert_eq!(a.get("/parts/a").await.body.len(), 3 << 20);
-    }
-    assert_eq!((b.with("a"), c.with("a")), Default::default());
-    assert_eq!(a.puts(), (1, 0), "it is on the disk");
-    from.on("/b", OriginScript::fresh(b"b"));
-    assert!(a.get("/b").await.cache_status().contains("fleet=\"b\""), "others are shared");
-}
-
 /// An origin that is away or silent does not take the nodes away that have what others ask for.
 #[tokio::test]
 async fn failing_origins_leave_owners_in() {

@@ -16,6 +16,7 @@ mod cookies_of_requests;
 mod fleet;
 mod fleet_breaks;
 mod fleet_copies;
+mod fleet_parts;
 mod fleet_questions;
 mod fleet_shares;
 mod forward_and_reverse;

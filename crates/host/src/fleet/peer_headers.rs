@@ -19,11 +19,27 @@ pub const SECURE: &str = "nectary-fleet-secure";
 pub const FRESH: &str = "nectary-fleet-fresh";
 /// The hash of the rules by which the asking node makes keys, 32 hexadecimal digits.
 pub const RULES: &str = "nectary-fleet-rules";
-/// What a response is: [`STATE_OK`], [`STATE_FAILED`], [`STATE_BEHIND`] or [`STATE_AWAY`]. A response has also the revision that its node had
-/// applied before it looked for the object, and its fleet.
+/// `1` in a request whose `Range` is a part of the route's `part-size`, of which a copy may be kept.
+pub const PART: &str = "nectary-fleet-part";
+/// With [`PART`], if another part was requested before: the validator of that one. A stored part with another validator is
+/// validated first.
+pub const VALIDATOR: &str = "nectary-fleet-validator";
+/// In a request that fills no store: the node answers with what it has stored, and does not ask the origin, which the
+/// asking node does then. [`STORED_FRESH`], [`STORED_ON_ERROR`] or [`STORED_UNREACHABLE`].
+pub const STORED: &str = "nectary-fleet-stored";
+/// What may be served now.
+pub const STORED_FRESH: &str = "fresh";
+/// Also what may be served stale because the origin answers with errors.
+pub const STORED_ON_ERROR: &str = "on-error";
+/// Also what may be served stale because the origin cannot be reached.
+pub const STORED_UNREACHABLE: &str = "unreachable";
+/// What a response is: [`STATE_OK`], [`STATE_NONE`], [`STATE_FAILED`], [`STATE_BEHIND`] or [`STATE_AWAY`]. A response has also
+/// the revision that its node had applied before it looked for the object, and its fleet.
 pub const STATE: &str = "nectary-fleet-state";
 /// A response of the store or the origin.
 pub const STATE_OK: &str = "ok";
+/// The node has stored nothing that may answer a request with [`STORED`].
+pub const STATE_NONE: &str = "none";
 /// The node has no response of the origin.
 pub const STATE_FAILED: &str = "failed";
 /// The node has not applied the revision of the request in time.
@@ -54,7 +70,10 @@ mod tests {
 
     #[test]
     fn peer_headers_share_a_prefix() {
-        let all = [HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, RULES, STATE, TAGS, STALE, FOUND];
+        let all = [
+            HOP, FROM, REVISION, FLEET, CLIENT, SECURE, FRESH, RULES, PART, VALIDATOR, STORED, STATE, TAGS, STALE,
+            FOUND,
+        ];
         assert!(all.iter().all(|name| name.starts_with(PREFIX) && name.bytes().all(|byte| !byte.is_ascii_uppercase())));
     }
 }

@@ -15,7 +15,7 @@ const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
 /// Tags, separated by commas.
 const CACHE_TAG: HeaderName = HeaderName::from_static("cache-tag");
 /// The groups of a response.
-const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
+pub const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
 /// The groups that a response to an unsafe request makes invalid.
 const CACHE_GROUP_INVALIDATION: HeaderName = HeaderName::from_static("cache-group-invalidation");
 

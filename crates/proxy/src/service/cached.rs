@@ -25,7 +25,7 @@ use super::locality;
 use super::lookup::{LookupVerdict, facts_of, look_at};
 use super::partial;
 use super::pass::{self, UnstoredReason};
-use super::peers::ask_alone;
+use super::peers::{ask_alone, not_stored, stored_alone};
 use super::reply::{BodySource, failed, from_stored, own};
 use super::request::ClientRequest;
 use super::rest::{self, StoredHead};
@@ -300,8 +300,14 @@ fn stale_at_once(
 }
 
 /// Sends the request to the owner of its key or to the origin without filling the store, and falls back to the stored
-/// response if the origin fails.
+/// response if the origin fails. Another node may want nothing but what is stored.
 async fn alone(request: ClientRequest, why: ForwardReason, stale: Option<StoredObject>) -> Response<ReplyBody> {
+    if let Some(failure) = stored_alone(&request) {
+        return match failure.and_then(|failure| stale_on(&request, stale, failure)) {
+            Some(found) => answer(request, answer_of_stale(why, None, found)),
+            None => not_stored(&request),
+        };
+    }
     match ask_alone(&request).await {
         Ok((response, lease)) => {
             let status = response.status();
@@ -478,10 +484,12 @@ enum FollowedFetch {
 
 /// Whether an origin's response to another request was received after `request` had arrived. Then it meets every demand of
 /// `request` for validation, as the response to a fetch of its own would. `has_waited` says that the response was not
-/// there when `request` began to wait for it; this decides if both times are the same.
+/// there when `request` began to wait for it; this decides if both times are the same. What another node of the fleet sends
+/// may have been in its store long before.
 fn came_after(request: &ClientRequest, response_ms: u64, has_waited: bool) -> bool {
     // A time in the future is from before the clock was set back.
-    (response_ms > request.at_ms || (has_waited && response_ms == request.at_ms))
+    !request.is_copy()
+        && (response_ms > request.at_ms || (has_waited && response_ms == request.at_ms))
         && response_ms <= request.worker.now_ms()
 }
 

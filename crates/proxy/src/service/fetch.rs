@@ -129,7 +129,7 @@ impl ClientRequest {
                 .unwrap_or_default(),
         };
         let asked = AskedUrl::new(&self.worker.stats.traffic, &self.question().logged_url(&self.headers), origin);
-        if self.continues { asked.continued() } else { asked }
+        if self.continues.is_some() { asked.continued() } else { asked }
     }
 
     /// The destination of this request, and the head to send to it.

@@ -180,6 +180,10 @@ pub(crate) fn from_stored(
     headers.clear();
     if status == StatusCode::NOT_MODIFIED {
         stored.write_headers_of_304(&mut headers);
+        if of_node.is_some() {
+            // The node that asks may have invalidated one of them.
+            stored.write_groups(&mut headers);
+        }
     } else {
         stored.write_headers(&mut headers);
         if is_joined {
@@ -237,7 +241,9 @@ impl FactsForNode {
     ) -> FactsForNode {
         let is_hit = outcome == CacheOutcome::Hit;
         let BodySource::Object(object, _) = source else {
-            return FactsForNode { has_more_tags: question.route.strips_tags, is_purged: false, is_hit };
+            // The tags of parts but the first one are not known.
+            let has_more_tags = question.route.strips_tags || matches!(source, BodySource::Joined(..));
+            return FactsForNode { has_more_tags, is_purged: false, is_hit };
         };
         let named = tags_of(&stored.headers(), origin_of(question.key));
         let named = named.iter().chain(&question.route.tags).map(Vec::as_slice);
@@ -413,9 +419,14 @@ fn allowed(request: &ClientRequest) -> HeaderValue {
     text_value(methods)
 }
 
-/// In the extensions of an answer for which there is no response of the origin.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unreached;
+/// In the extensions of an answer that is no response of the origin: why there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LackingResponse {
+    /// The origin gave none.
+    Failed,
+    /// None is stored that may be served, and the origin was not asked.
+    NotStored,
+}
 
 /// The answer to a client if there is no response of the origin, because the origin or the client failed.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
@@ -427,7 +438,7 @@ pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: 
     };
     let (outcome, kind) = (CacheOutcome::Failed, "text/plain; charset=utf-8");
     let mut response = own_with(request, status, cache_status, outcome, kind, &error.to_string(), false);
-    response.extensions_mut().insert(Unreached);
+    response.extensions_mut().insert(LackingResponse::Failed);
     response
 }
 

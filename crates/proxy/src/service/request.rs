@@ -10,7 +10,7 @@ use http::header::{
     CACHE_CONTROL, CONNECTION, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE,
     REFERER, UPGRADE, USER_AGENT, VIA,
 };
-use http::{HeaderMap, Method, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use nectary_host::fleet::{NodeStanding, RulesHash};
 
 use super::parts::part_range::PartRange;
@@ -103,8 +103,8 @@ pub(crate) struct ClientRequest {
     pub answer: AnswerNote,
     /// The part that this request of the proxy's own is for; `None` for a client's request.
     pub part: Option<PartRange>,
-    /// Whether it continues an answer for which another part was requested before.
-    pub continues: bool,
+    /// The validator of the body whose answer it continues, if another part was requested for that before.
+    pub continues: Option<HeaderValue>,
 }
 
 impl ClientRequest {

@@ -74,7 +74,7 @@ pub(super) async fn route(
         at_ms,
         answer,
         part: None,
-        continues: false,
+        continues: None,
     };
     // The clients behind another proxy are one network, which may have no token left when an authority checks a name.
     if form.is_ok()

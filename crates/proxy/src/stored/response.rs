@@ -17,6 +17,7 @@ use crate::rules::age::{ExchangeTimes, corrected_initial_age_ms};
 use crate::rules::freshness::LifetimeSource;
 use crate::rules::policy::ResponsePolicy;
 use crate::rules::serve::StoredFacts;
+use crate::rules::tags::CACHE_GROUPS;
 
 /// The proxy's view of an object in the store.
 #[derive(Debug)]
@@ -122,6 +123,12 @@ impl StoredResponse {
             [CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LOCATION, DATE, ETAG, EXPIRES, LAST_MODIFIED, VARY];
         let is_kept = |name: &HeaderName| KEPT.contains(name) || *name == VIA || name.as_str() == "cache-status";
         self.entries.iter().filter(|(name, _)| is_kept(name)).for_each(|(name, value)| _ = out.append(name, value));
+    }
+
+    /// Puts the header that names the groups of the response into `out`.
+    pub fn write_groups(&self, out: &mut HeaderMap) {
+        let named = self.entries.iter().filter(|(name, _)| *name == CACHE_GROUPS);
+        named.for_each(|(name, value)| _ = out.append(name, value));
     }
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, EXPECT, HOST, IF_MODIFIED_SINCE, IF_NONE_MATCH, MAX_FORWARDS, RANGE, VIA};
+use http::header::{ACCEPT_ENCODING, EXPECT, HOST, IF_RANGE, MAX_FORWARDS, RANGE, VIA};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
@@ -94,9 +94,11 @@ impl RequestHead {
         CONDITIONAL_HEADERS.iter().for_each(|name| _ = self.headers.remove(name));
     }
 
-    /// Removes what would have a response without its body: a range is requested all the same.
+    /// Removes the conditions by which a response may have no body, or be an error. A range is requested all the same, with
+    /// its `If-Range`.
     pub fn ask_unconditionally(&mut self) {
-        [IF_NONE_MATCH, IF_MODIFIED_SINCE].iter().for_each(|name| _ = self.headers.remove(name));
+        let conditions = CONDITIONAL_HEADERS.iter().filter(|name| **name != IF_RANGE);
+        conditions.for_each(|name| _ = self.headers.remove(name));
     }
 
     /// Asks for one of the encodings that a client accepts in the words that all clients share, unless the operator says
@@ -367,5 +369,20 @@ mod tests {
         let mut head = RequestHead::new(Method::GET, &"/".parse().expect("a path"), &from, "a", &via, &silent);
         head.ask_for_all();
         assert_eq!(head.headers, headers(&[("accept", "x"), ("host", "a"), ("via", "v")]));
+    }
+
+    #[test]
+    fn unconditional_request_keeps_its_range() {
+        let from = headers(&[
+            ("range", "bytes=0-1"),
+            ("if-range", "\"a\""),
+            ("if-none-match", "\"a\""),
+            ("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT"),
+            ("if-match", "\"a\""),
+            ("if-unmodified-since", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ]);
+        let mut head = RequestHead { method: Method::GET, target: PathAndQuery::from_static("/"), headers: from };
+        head.ask_unconditionally();
+        assert_eq!(head.headers, headers(&[("range", "bytes=0-1"), ("if-range", "\"a\"")]));
     }
 }

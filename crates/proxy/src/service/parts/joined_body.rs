@@ -10,6 +10,7 @@
 //! | stored, with the facts of the first one, and softly purged before the client's request | it is validated first, or served stale if that is allowed |
 //! | stored, with other facts | the origin is asked whether it has changed; if not, the first one was out of date |
 //! | not stored | it is fetched and stored |
+//! | not stored, and its owner in a fleet has it with another validator | the owner asks the origin whether it has changed |
 //! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
 //! | lost while it is sent, or its fetch breaks off | its rest is requested in the same way, once |
 //! | answered with an error that may be about the client | it is requested in the same way, and nothing is purged |
@@ -80,7 +81,8 @@ impl JoinedBody {
         (known, metadata): (PartBody, Bytes),
         known_purge: u64,
     ) -> JoinedBody {
-        JoinedBody { request: ClientRequest { continues: true, ..request }, part, facts, known, metadata, known_purge }
+        let continues = Some(facts.validator().clone());
+        JoinedBody { request: ClientRequest { continues, ..request }, part, facts, known, metadata, known_purge }
     }
 
     /// The bytes of a range, or all. The range should begin in the known part.
@@ -259,7 +261,7 @@ async fn find(
     // What the client demands was met by the first part.
     request.directives = RequestDirectives::default();
     request.features.has_directives = false;
-    request.continues = true;
+    request.continues = Some(facts.validator().clone());
     if let Some(object) = cached::stored_part(&request).await {
         // An answer that began before a soft purge ends as it began, like one that has a single object.
         let is_purged = object.stale_since_s().is_some_and(|since_s| u64::from(since_s) * 1000 <= asked_ms);

@@ -18,6 +18,9 @@
 //! | `200` with a short body, an error, a redirect | with that, which is stored as a whole |
 //! | `416` | with that, if the client's own range begins there; else as on a route without parts |
 //!
+//! In a fleet all parts of a URL have the owner of its key. A node that has not stored a part asks the owner for that part's
+//! range ([`serve_part`]), keeps it in memory alone, and joins as ever: what differs is not sent, whoever sent it.
+//!
 //! *Source*: RFC 9110, 14 and 15.3.7; RFC 9111, 3.3 and 3.4.
 
 mod joined_body;
@@ -25,8 +28,9 @@ pub(super) mod part_facts;
 mod part_purges;
 pub(super) mod part_range;
 
-use http::header::IF_RANGE;
+use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use nectary_host::fleet::peer_headers::VALIDATOR;
 
 use self::joined_body::{JoinedBody, PartBody};
 use self::part_facts::PartFacts;
@@ -78,6 +82,30 @@ pub(super) async fn serve(request: ClientRequest, part_bytes: u64) -> Response<R
     }
     // The body changes faster than it can be looked at.
     cached::respond(request, ReachedAnswer::Alone(ForwardReason::UriMiss, None)).await
+}
+
+/// Answers another node, which keeps a copy of the part that its `Range` names: with that as it is stored. What an origin
+/// without parts gives is answered whole, as that origin does.
+pub(super) async fn serve_part(mut request: ClientRequest, part_bytes: u64) -> Response<ReplyBody> {
+    let part = PartRange::holding(first_byte(&request.headers), part_bytes);
+    let mut of_part = request.of_part(part);
+    request.headers.remove(RANGE);
+    request.features.has_range = false;
+    if !may_be_joined(&request, part_bytes) || cached::has_whole(&request).await || has_no_parts(&request) {
+        return cached::serve(request).await;
+    }
+    if let Some(validator) = request.headers.get(VALIDATOR)
+        && let Some(object) = cached::stored_part(&of_part).await
+        && facts_of(&of_part, part, &UsableBody::Object(object, 0)).is_none_or(|facts| facts.validator() != validator)
+    {
+        // The node has another part of another body, which may be a newer one.
+        of_part.directives.no_cache = true;
+    }
+    match cached::reach(&of_part).await {
+        ReachedAnswer::NoPart => cached::serve(request).await,
+        ReachedAnswer::Alone(..) if has_no_parts(&request) => cached::serve(request).await,
+        reached => cached::respond(of_part, reached).await,
+    }
 }
 
 /// Whether a request may be answered out of parts of this size.

@@ -36,6 +36,11 @@ impl PartFacts {
         })
     }
 
+    /// The validator of the body.
+    pub fn validator(&self) -> &HeaderValue {
+        &self.validator.1
+    }
+
     /// The facts of a stored response whose body has this length, if that is known; `None` if it is no part, not this
     /// one, or not whole.
     pub fn of_stored(part: PartRange, stored: &StoredResponse, body_bytes: Option<u64>) -> Option<PartFacts> {

@@ -10,13 +10,15 @@ use http::header::CACHE_STATUS;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_host::fleet::peer_headers::{
-    CLIENT, FLEET, FRESH, HOP, REVISION, RULES, SECURE, STATE, STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_OK,
+    CLIENT, FLEET, FRESH, HOP, PART, REVISION, RULES, SECURE, STATE, STATE_AWAY, STATE_BEHIND, STATE_FAILED,
+    STATE_NONE, STATE_OK,
 };
 use nectary_host::fleet::{NodeStanding, RulesHash};
 use tokio::time::timeout;
 
 use super::super::cached;
-use super::super::reply::{Unreached, own};
+use super::super::parts;
+use super::super::reply::{LackingResponse, own};
 use super::super::request::{ClientRequest, RequestClient};
 use super::asking::name_of;
 use crate::body::ReplyBody;
@@ -68,10 +70,7 @@ pub(in crate::service) async fn answer(request: ClientRequest, body: Incoming) -
     }
     // By other rules the same request may be for another key.
     let is_alike = text(RULES).and_then(RulesHash::parse) == Some(request.rules);
-    let is_shared = is_alike
-        && matches!(request.route.target, RouteTarget::Pool(_))
-        && !request.route.is_pass
-        && request.route.part_bytes.is_none();
+    let is_shared = is_alike && matches!(request.route.target, RouteTarget::Pool(_)) && !request.route.is_pass;
     let Some(seat) = request.worker.fleet.clone().filter(|_| is_shared) else { return not_here(&request, STATE_AWAY) };
     let gate = seat.gate();
     let may_serve =
@@ -95,9 +94,18 @@ pub(in crate::service) async fn answer(request: ClientRequest, body: Incoming) -
         return not_here(&request, STATE_BEHIND);
     }
     let name = seat.membership().name().clone();
-    let mut response = cached::serve(request).await;
-    let is_reached = response.extensions().get::<Unreached>().is_none();
-    say(response.headers_mut(), STATE, if is_reached { STATE_OK } else { STATE_FAILED });
+    let is_of_part = request.headers.get(PART).is_some_and(|value| value == "1");
+    let mut response = match request.route.part_bytes {
+        None => cached::serve(request).await,
+        Some(part_bytes) if is_of_part => parts::serve_part(request, part_bytes).await,
+        Some(part_bytes) => parts::serve(request, part_bytes).await,
+    };
+    let state = match response.extensions().get() {
+        None => STATE_OK,
+        Some(LackingResponse::Failed) => STATE_FAILED,
+        Some(LackingResponse::NotStored) => STATE_NONE,
+    };
+    say(response.headers_mut(), STATE, state);
     say(response.headers_mut(), REVISION, &applied.to_string());
     say(response.headers_mut(), FLEET, &format!("{fleet:016x}"));
     add_to_cache_status(response.headers_mut(), &format!("fleet=\"{name}\""));

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use http::header::{AGE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
+use http::header::{AGE, CACHE_CONTROL, HOST, PRAGMA, RANGE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use nectary_host::fleet::peer_headers::{
-    CLIENT, FLEET, FOUND, FOUND_HIT, FOUND_PASS, FRESH, FROM, HOP, PREFIX, REVISION, RULES, SECURE, STALE, STATE,
-    STATE_AWAY, STATE_BEHIND, STATE_OK, TAGS,
+    CLIENT, FLEET, FOUND, FOUND_HIT, FOUND_PASS, FRESH, FROM, HOP, PART, PREFIX, REVISION, RULES, SECURE, STALE, STATE,
+    STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_NONE, STATE_OK, STORED, STORED_FRESH, STORED_ON_ERROR,
+    STORED_UNREACHABLE, TAGS, VALIDATOR,
 };
 use nectary_host::fleet::{FleetNode, NodeName, NodeStanding, OwnerOrder};
 use nectary_host::log::{LogLevel, LogThrottle};
@@ -28,6 +29,7 @@ use super::pace::WAIT_MAX;
 use crate::connections::EntranceRole;
 use crate::fleet::{FleetPeers, origin_of};
 use crate::rules::invalidate;
+use crate::rules::serve::OriginFailure;
 use crate::rules::tags::tags_of;
 use crate::sites::RouteTarget;
 use crate::upstream::{
@@ -46,6 +48,8 @@ pub(in crate::service) struct PeerQuestion {
     peers: Arc<FleetPeers>,
     key: Vec<u8>,
     client: IpAddr,
+    /// Whether nodes answer from their stores alone: no store is filled, so the origin is this node's to ask.
+    is_of_stores: bool,
     /// The nodes that were not asked, as they have not answered others.
     left_out: RefCell<Vec<FleetNode>>,
 }
@@ -71,11 +75,8 @@ impl ClientRequest {
     /// The owners of this request's key; `None` if it is for no share.
     fn owners(&self) -> Option<OwnerOrder> {
         let (seat, _) = self.worker.fleet.as_ref().zip(self.worker.peers.as_ref())?;
-        // A copy without the tags that clients do not get could not be purged by them. Bodies in parts are not shared, and
-        // neither are those that come whole on a route with parts.
-        let is_shared = matches!(self.route.target, RouteTarget::Pool(_))
-            && !self.route.strips_tags
-            && self.route.part_bytes.is_none();
+        // A copy without the tags that clients do not get could not be purged by them.
+        let is_shared = matches!(self.route.target, RouteTarget::Pool(_)) && !self.route.strips_tags;
         is_shared.then(|| seat.membership().owners(&self.key))
     }
 
@@ -102,17 +103,21 @@ impl ClientRequest {
         let via = self.worker.via_of(self.version);
         let method = if what == AskedOfNode::Whole { Method::GET } else { self.method.clone() };
         let mut head = RequestHead::new(method, &self.uri, &self.headers, "peer", via, &forwarding);
-        match what {
-            AskedOfNode::Whole => {
-                head.ask_for_all();
-                head.accept(&self.headers, &self.route.request_headers);
-            }
-            // A response without its body does not name its groups, which may have been invalidated here.
-            AskedOfNode::ByClient if peers.has_invalidated_tags() => head.ask_unconditionally(),
-            AskedOfNode::ByClient => {}
+        if what == AskedOfNode::Whole {
+            head.ask_for_all();
+            head.accept(&self.headers, &self.route.request_headers);
+        }
+        let part = self.part.filter(|_| what == AskedOfNode::Whole);
+        if let Some(part) = part {
+            head.headers.insert(RANGE, part.requested());
         }
         remove_ours(&mut head.headers);
         head.headers.insert(HOST, host);
+        if let Some(validator) = &self.continues {
+            // What the client demands was met by the first part.
+            [CACHE_CONTROL, PRAGMA].iter().for_each(|name| _ = head.headers.remove(name));
+            head.headers.insert(HeaderName::from_static(VALIDATOR), validator.clone());
+        }
         let mut say = |name: &'static str, value: &str| {
             HeaderValue::from_str(value).ok().map(|value| head.headers.insert(HeaderName::from_static(name), value))
         };
@@ -122,6 +127,9 @@ impl ClientRequest {
         if let Some(address) = self.client.own_address() {
             say(CLIENT, &address.to_string());
         }
+        if part.is_some() {
+            say(PART, "1");
+        }
         say(SECURE, if self.client.is_secure { "1" } else { "0" });
         Some(Rc::new(PeerQuestion {
             owners,
@@ -129,6 +137,7 @@ impl ClientRequest {
             peers: peers.clone(),
             key: self.key.clone(),
             client: self.client.address.ip(),
+            is_of_stores: what == AskedOfNode::ByClient && self.method == Method::HEAD,
             left_out: RefCell::default(),
         }))
     }
@@ -140,38 +149,41 @@ pub(super) fn remove_ours(headers: &mut HeaderMap) {
     ours.iter().for_each(|name| _ = headers.remove(name));
 }
 
-/// What this node has applied when it asks.
+/// What a node must meet to answer.
 #[derive(Clone, Copy)]
-struct AppliedProgress {
+struct QuestionTerms {
     fleet: u64,
     /// What the answering node must have applied.
     applied: u64,
     /// What it must have applied if a copy is kept.
     begun: u64,
+    /// What it may have stored to answer, if it must not ask the origin.
+    stored: Option<&'static str>,
 }
 
-impl AppliedProgress {
+impl QuestionTerms {
     /// What counts for a question that begins now; `None` if this node may ask nobody.
-    fn now(worker: &ProxyWorker) -> Option<AppliedProgress> {
+    fn now(worker: &ProxyWorker, stored: Option<&'static str>) -> Option<QuestionTerms> {
         let gate = worker.fleet.as_ref()?.gate();
         // The fill has begun before `begun` is read: what the store has begun to apply later ends it.
         let begun = gate.begun();
         let (required, applied, fleet) = (gate.required(), gate.applied(), gate.fleet());
         let may_ask = fleet != 0 && required != u64::MAX;
-        may_ask.then_some(AppliedProgress { fleet, applied: applied.max(required), begun: begun.max(required) })
+        may_ask.then_some(QuestionTerms { fleet, applied: applied.max(required), begun: begun.max(required), stored })
     }
 }
 
 /// The requests to nodes that are under way.
-type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Option<PeerAnswer>>>>>;
+type Running = FuturesUnordered<Pin<Box<dyn Future<Output = NodeVerdict>>>>;
 
 impl PeerQuestion {
     /// Asks the owners until one answers: the next one when one has failed, and also when it has not answered in the time in
-    /// which it nearly always does. *Returns*: `None` if nobody has answered; then the origin is asked.
+    /// which it nearly always does. *Returns*: `None` if nobody has answered, or the first one has nothing stored and must not
+    /// ask the origin; then this node asks that.
     ///
     /// Call it after the fill has begun in which a copy is kept.
     pub async fn ask(self: &Rc<Self>, worker: &Rc<ProxyWorker>) -> Option<PeerAnswer> {
-        let asked = AppliedProgress::now(worker)?;
+        let asked = QuestionTerms::now(worker, self.is_of_stores.then_some(STORED_FRESH))?;
         let mut running = Running::new();
         let mut hedges = HedgedNodes { peers: &self.peers, nodes: Vec::new() };
         for node in self.owners.others() {
@@ -187,13 +199,17 @@ impl PeerQuestion {
             let ends = tokio::time::Instant::now() + worker.peer_paces.borrow_mut().wait(&node.name);
             loop {
                 match timeout_at(ends, running.next()).await {
-                    Ok(Some(Some(answer))) => {
+                    Ok(Some(NodeVerdict::Answers(answer))) => {
                         hedges.won_by(&answer.from);
                         learn(worker, running);
-                        return Some(answer);
+                        return Some(*answer);
+                    }
+                    Ok(Some(NodeVerdict::HasNothing)) => {
+                        learn(worker, running);
+                        return None;
                     }
                     // The others go on, if there are any.
-                    Ok(Some(None)) if !running.is_empty() => {}
+                    Ok(Some(NodeVerdict::CannotAnswer)) if !running.is_empty() => {}
                     Ok(_) => break,
                     Err(_) => {
                         self.peers.counts.of(&node.name).late.add(1);
@@ -209,13 +225,51 @@ impl PeerQuestion {
 
     /// Asks the nodes that [`ask`](PeerQuestion::ask) has left out, as the origin has given nothing.
     pub async fn ask_left_out(self: &Rc<Self>, worker: &Rc<ProxyWorker>) -> Option<PeerAnswer> {
-        let asked = AppliedProgress::now(worker)?;
         let nodes = self.left_out.take();
+        self.ask_in_turn(worker, nodes, None).await
+    }
+
+    /// Asks again if the origin has given nothing: the nodes that were left out, and for a `HEAD` the first owner, which may
+    /// have what is stale. Only if nothing was sent to the origin they may ask that, too.
+    pub async fn ask_again<T>(
+        self: &Rc<Self>,
+        worker: &Rc<ProxyWorker>,
+        found: &Result<(Response<T>, ConnectionLease), FetchError>,
+    ) -> Option<PeerAnswer> {
+        let failure = match found {
+            Ok((response, _)) => OriginFailure::of(response.status()).filter(|_| self.is_of_stores)?,
+            Err(error) => error.failure(),
+        };
+        let mut nodes = self.left_out.take();
+        if !self.is_of_stores {
+            return self.ask_in_turn(worker, nodes, None).await;
+        }
+        if let Some(owner) = self.owners.others().next()
+            && nodes.iter().all(|node| node.name != owner.name)
+        {
+            nodes.insert(0, owner.clone());
+        }
+        let stored = match failure {
+            _ if found.as_ref().is_err_and(FetchError::is_of_connecting) => None,
+            OriginFailure::Error => Some(STORED_ON_ERROR),
+            OriginFailure::Unreachable => Some(STORED_UNREACHABLE),
+        };
+        self.ask_in_turn(worker, nodes, stored).await
+    }
+
+    /// Asks nodes one after another until one answers.
+    async fn ask_in_turn(
+        self: &Rc<Self>,
+        worker: &Rc<ProxyWorker>,
+        nodes: Vec<FleetNode>,
+        stored: Option<&'static str>,
+    ) -> Option<PeerAnswer> {
+        let asked = QuestionTerms::now(worker, stored)?;
         for node in nodes {
             let late = self.peers.counts.of(&node.name);
             match timeout(WAIT_MAX, self.clone().ask_one(worker.clone(), node, asked)).await {
-                Ok(Some(answer)) => return Some(answer),
-                Ok(None) => {}
+                Ok(NodeVerdict::Answers(answer)) => return Some(*answer),
+                Ok(_) => {}
                 Err(_) => late.late.add(1),
             }
         }
@@ -223,12 +277,7 @@ impl PeerQuestion {
     }
 
     /// Asks a node.
-    async fn ask_one(
-        self: Rc<Self>,
-        worker: Rc<ProxyWorker>,
-        node: FleetNode,
-        asked: AppliedProgress,
-    ) -> Option<PeerAnswer> {
+    async fn ask_one(self: Rc<Self>, worker: Rc<ProxyWorker>, node: FleetNode, asked: QuestionTerms) -> NodeVerdict {
         let begun = Instant::now();
         let counts = self.peers.counts.of(&node.name);
         counts.asked.questions.add(1);
@@ -237,42 +286,48 @@ impl PeerQuestion {
         match found {
             Some(Reply::Usable(answer)) => {
                 paces.answered(&node.name, begun.elapsed());
-                Some(*answer)
+                NodeVerdict::Answers(answer)
+            }
+            Some(Reply::NotStored) => {
+                counts.asked.misses.add(1);
+                paces.answered(&node.name, begun.elapsed());
+                NodeVerdict::HasNothing
             }
             // It may have no response of the origin, which says nothing about other requests.
             Some(Reply::Useless { is_away: false }) => {
                 counts.asked.failed.add(1);
                 paces.answered(&node.name, begun.elapsed());
-                None
+                NodeVerdict::CannotAnswer
             }
             Some(Reply::Useless { is_away: true }) | None => {
                 if found.is_some() { &counts.asked.refused } else { &counts.unreachable }.add(1);
                 paces.failed(&node.name, Instant::now());
-                None
+                NodeVerdict::CannotAnswer
             }
         }
     }
 
     /// *Returns*: `None` if the node cannot be asked.
-    async fn exchange_with(&self, worker: &Rc<ProxyWorker>, node: &FleetNode, asked: AppliedProgress) -> Option<Reply> {
+    async fn exchange_with(&self, worker: &Rc<ProxyWorker>, node: &FleetNode, asked: QuestionTerms) -> Option<Reply> {
         let invalidation = self.peers.invalidation_of(&self.key);
         let mut response = self.send(worker, node, asked, invalidation.is_some()).await?;
-        if invalidation.is_none()
-            && usable(&response.0, asked).is_some()
-            && self.is_outdated(worker, response.0.headers())
-        {
+        if invalidation.is_none() && usable(&response.0, asked).is_some() && self.is_outdated(worker, &response.0) {
             response = self.send(worker, node, asked, true).await?;
         }
         let (mut response, lease) = response;
-        let Some(revision) = usable(&response, asked) else {
-            let state = response.headers().get(STATE);
-            let is_away = state.is_some_and(|state| state == STATE_AWAY || state == STATE_BEHIND);
-            return Some(Reply::Useless { is_away });
+        let is_state = |known: &[&str]| {
+            response.headers().get(STATE).is_some_and(|state| known.iter().any(|known| state == *known))
         };
-        // Another node that was asked instead may have made the response, and the owner still has what was before.
-        if self.owners.others().next().is_some_and(|owner| owner.name == node.name) {
+        // It has purged what it had. Another node that was asked instead may do so, and the owner still has what was before.
+        if is_state(&[STATE_OK, STATE_NONE, STATE_FAILED])
+            && self.owners.others().next().is_some_and(|owner| owner.name == node.name)
+        {
             invalidation.iter().for_each(|number| self.peers.note_fresh(&self.key, *number));
         }
+        let Some(revision) = usable(&response, asked) else {
+            let is_away = is_state(&[STATE_AWAY, STATE_BEHIND]);
+            return Some(if is_state(&[STATE_NONE]) { Reply::NotStored } else { Reply::Useless { is_away } });
+        };
         let found = |what: &str| response.headers().get(FOUND).is_some_and(|found| found == what);
         let (is_hit, is_kept) = (found(FOUND_HIT), !found(FOUND_PASS));
         let counts = self.peers.counts.of(&node.name);
@@ -290,7 +345,7 @@ impl PeerQuestion {
         &self,
         worker: &Rc<ProxyWorker>,
         node: &FleetNode,
-        asked: AppliedProgress,
+        asked: QuestionTerms,
         is_fresh: bool,
     ) -> Option<(Response<Incoming>, ConnectionLease)> {
         let to = Destination::new(origin_of(node)?, AddressReach::Everywhere, self.client, self.peers.rules.clone());
@@ -298,6 +353,9 @@ impl PeerQuestion {
         head.headers.insert(HeaderName::from_static(REVISION), HeaderValue::from(asked.applied));
         if is_fresh {
             head.headers.insert(HeaderName::from_static(FRESH), HeaderValue::from_static("1"));
+        }
+        if let Some(stored) = asked.stored {
+            head.headers.insert(HeaderName::from_static(STORED), HeaderValue::from_static(stored));
         }
         let fleet = HeaderValue::from_str(&format!("{:016x}", asked.fleet)).ok()?;
         head.headers.insert(HeaderName::from_static(FLEET), fleet);
@@ -312,9 +370,13 @@ impl PeerQuestion {
     }
 
     /// Whether a response of another node is older than an unsafe request that has invalidated one of its groups here.
-    fn is_outdated(&self, worker: &ProxyWorker, headers: &HeaderMap) -> bool {
+    fn is_outdated(&self, worker: &ProxyWorker, response: &Response<Incoming>) -> bool {
         if !self.peers.has_invalidated_tags() {
             return false;
+        }
+        let headers = response.headers();
+        if !names_groups(response.status(), headers) {
+            return true;
         }
         let age_s = headers.get(AGE).and_then(|age| age.to_str().ok()?.parse::<u64>().ok()).unwrap_or(0);
         // An age is of whole seconds.
@@ -346,9 +408,19 @@ impl Drop for HedgedNodes<'_> {
     }
 }
 
+/// What a question to a node has given.
+enum NodeVerdict {
+    Answers(Box<PeerAnswer>),
+    /// It has nothing stored, and must not ask the origin.
+    HasNothing,
+    CannotAnswer,
+}
+
 /// What a node has said.
 enum Reply {
     Usable(Box<PeerAnswer>),
+    /// It has nothing stored that it may answer with.
+    NotStored,
     /// Nothing that can be used; `is_away` says that it would say so of other requests, too.
     Useless {
         is_away: bool,
@@ -363,14 +435,32 @@ fn learn(worker: &Rc<ProxyWorker>, running: Running) {
 }
 
 /// The revision that a node had applied before it looked, if its answer may be used.
-fn usable(response: &Response<Incoming>, asked: AppliedProgress) -> Option<u64> {
+fn usable(response: &Response<Incoming>, asked: QuestionTerms) -> Option<u64> {
     let text = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
     let is_fleet = text(FLEET).and_then(|text| u64::from_str_radix(text, 16).ok()) == Some(asked.fleet);
     let revision = text(REVISION).and_then(|text| text.parse().ok())?;
     (text(STATE) == Some(STATE_OK) && is_fleet && revision >= asked.applied).then_some(revision)
 }
 
+/// Whether a response names all of its groups: a `304` of earlier programs, which do not say where it is from, names none.
+fn names_groups(status: StatusCode, headers: &HeaderMap) -> bool {
+    status != StatusCode::NOT_MODIFIED || headers.contains_key(FOUND)
+}
+
 /// The name of the node that asks, as it says.
 pub(super) fn name_of(headers: &HeaderMap) -> Option<NodeName> {
     NodeName::new(headers.get(FROM)?.to_str().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::headers;
+
+    #[test]
+    fn earlier_304_names_no_groups() {
+        let said = headers(&[(FOUND, FOUND_HIT)]);
+        assert!(names_groups(StatusCode::NOT_MODIFIED, &said) && names_groups(StatusCode::OK, &HeaderMap::new()));
+        assert!(!names_groups(StatusCode::NOT_MODIFIED, &HeaderMap::new()));
+    }
 }

@@ -85,7 +85,9 @@ impl NodeBody {
         let (to, head) = match response.extensions().get::<AskedOfNode>()? {
             AskedOfNode::Whole => unconditional(request)?,
             AskedOfNode::ByClient => {
-                let (to, head) = request.upstream();
+                let (to, mut head) = request.upstream();
+                // The node has evaluated them.
+                head.ask_unconditionally();
                 (to?, head)
             }
         };

@@ -12,7 +12,9 @@
 //!    only at the listener for nodes, whose clients have certificates of the fleet.
 //! 4. **No errors by peers.** A node that does not answer, or too late, costs time alone: the next owner is asked, and then
 //!    the origin. If that has no response, the nodes are asked that were left out.
-//! 5. **The same rules.** A request is answered only by the rules that made its key at the node that asks.
+//! 5. **One request for one `HEAD`.** No store is filled by the answer, so nodes answer from their stores alone, and the origin
+//!    is asked by the node that asks. If it fails, owners answer with what may be served stale then.
+//! 6. **The same rules.** A request is answered only by the rules that made its key at the node that asks.
 
 mod answering;
 mod asking;
@@ -23,5 +25,5 @@ mod pace;
 pub(super) use answering::{add_to_cache_status, answer, client_of};
 pub(super) use asking::{PeerAnswer, PeerQuestion};
 pub(super) use body::{AskedOfNode, NodeBody};
-pub(super) use lone::ask_alone;
+pub(super) use lone::{ask_alone, not_stored, stored_alone};
 pub(crate) use pace::PeerPaces;
