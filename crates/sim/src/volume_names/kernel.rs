@@ -293,6 +293,14 @@ impl KernelModel {
         true
     }
 
+    /// Forgets the attributes of an inode; if an answer that is on its way makes it known to the kernel, after that.
+    pub async fn forget_attributes(&self, file: FileId) {
+        let until = Instant::now() + SHOWN_MAX;
+        while !self.invalidate(file) && self.is_under_way(file) && Instant::now() < until {
+            sleep(AGAIN).await;
+        }
+    }
+
     /// Whether the kernel knows a directory at this place alone; a new place is noted.
     pub fn is_settled(&self, file: FileId, is_directory: bool, place: (FileId, &[u8])) -> bool {
         if !is_directory {
@@ -349,10 +357,7 @@ impl client::HostKernel for NotifiedKernel {
         let kernel = self.0.clone();
         tokio::spawn(async move {
             kernel.pause().await;
-            let until = Instant::now() + SHOWN_MAX;
-            while !kernel.invalidate(file) && kernel.is_under_way(file) && Instant::now() < until {
-                sleep(AGAIN).await;
-            }
+            kernel.forget_attributes(file).await;
             let _ = done.send(());
         });
         Some(is_done)
