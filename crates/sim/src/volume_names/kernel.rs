@@ -112,6 +112,8 @@ pub struct KernelModel {
     given: Mutex<GivenNames>,
     locks: Mutex<HashMap<FileId, Arc<RwLock<()>>>>,
     random: Mutex<SimulationRandom>,
+    /// How long the request of the next rename waits for the mount's process.
+    late: Mutex<Duration>,
     /// Names and attributes that were shown without a request, and names that were forgotten.
     pub hits: AtomicU64,
     pub forgotten: AtomicU64,
@@ -129,6 +131,7 @@ impl KernelModel {
             given: Mutex::default(),
             locks: Mutex::default(),
             random: Mutex::new(SimulationRandom::new(seed)),
+            late: Mutex::default(),
             hits: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
         })
@@ -150,6 +153,19 @@ impl KernelModel {
             }
         };
         sleep(Duration::from_micros(pause)).await;
+    }
+
+    /// Lets the request of the next rename wait for the mount's process.
+    pub fn delay_next(&self, by: Duration) {
+        *lock(&self.late) = by;
+    }
+
+    /// Waits until the mount's process takes the request of a rename.
+    pub async fn taken(&self) {
+        let late = std::mem::take(&mut *lock(&self.late));
+        if !late.is_zero() {
+            sleep(late).await;
+        }
     }
 
     /// The lock of a directory.

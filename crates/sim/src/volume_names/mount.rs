@@ -290,6 +290,7 @@ impl SystemCalls<'_> {
             Some(there) if there.id() == moved => return Ok(()),
             _ => {}
         }
+        self.kernel.taken().await;
         let client = &self.client;
         self.kernel.given().note_own_change(from.0);
         self.kernel.given().note_own_change(to.0);
