@@ -8,6 +8,7 @@
 //! The time is that of the runtime's clock. If the clock is paused, a run takes no real time, and a seed repeats the
 //! run.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,17 +28,28 @@ pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
 pub struct OperationDelays {
     random: Arc<Mutex<SimulationRandom>>,
     is_short: bool,
+    /// What is added to each. *Units*: milliseconds.
+    added_ms: Arc<AtomicU64>,
 }
 
 impl OperationDelays {
     /// Draws delays from a seed: most are a few milliseconds, and a few are some hundred milliseconds.
     pub fn new(seed: u64) -> OperationDelays {
-        OperationDelays { random: Arc::new(Mutex::new(SimulationRandom::new(seed))), is_short: false }
+        OperationDelays {
+            random: Arc::new(Mutex::new(SimulationRandom::new(seed))),
+            is_short: false,
+            added_ms: Arc::default(),
+        }
     }
 
     /// Draws delays of at most a few milliseconds from a seed.
     pub fn short(seed: u64) -> OperationDelays {
         OperationDelays { is_short: true, ..OperationDelays::new(seed) }
+    }
+
+    /// Adds this to the delay of each later operation.
+    pub fn add_ms(&self, added_ms: u64) {
+        self.added_ms.store(added_ms, Ordering::Relaxed);
     }
 
     /// Draws the delay of the next operation.
@@ -49,7 +61,7 @@ impl OperationDelays {
             5..=24 => 20,
             _ => 3,
         };
-        Duration::from_millis(random.below(most))
+        Duration::from_millis(random.below(most) + self.added_ms.load(Ordering::Relaxed))
     }
 }
 

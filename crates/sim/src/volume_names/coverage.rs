@@ -19,10 +19,16 @@ pub enum RequiredEvent {
     ConnectionLost,
     /// A session is ended.
     SessionEnded,
+    /// The scenes of `scenes`, in their order there.
+    CrossingMoves,
+    ChangesBehindMove,
+    DirectoryEmptied,
+    RenamedNameRemoved,
+    LateRename,
 }
 
 /// All events, with their names.
-const EVENTS: [(RequiredEvent, &str); 8] = [
+const EVENTS: [(RequiredEvent, &str); 13] = [
     (RequiredEvent::ServerLost, "servers lost"),
     (RequiredEvent::ServerStopped, "servers stopped"),
     (RequiredEvent::HostLost, "hosts lost"),
@@ -31,6 +37,11 @@ const EVENTS: [(RequiredEvent, &str); 8] = [
     (RequiredEvent::LongCut, "hosts cut off for longer than a lease"),
     (RequiredEvent::ConnectionLost, "connections broken"),
     (RequiredEvent::SessionEnded, "sessions ended"),
+    (RequiredEvent::CrossingMoves, "scenes: two moves that depend on each other"),
+    (RequiredEvent::ChangesBehindMove, "scenes: changes behind a move"),
+    (RequiredEvent::DirectoryEmptied, "scenes: directory emptied by another host"),
+    (RequiredEvent::RenamedNameRemoved, "scenes: renamed name removed by another host"),
+    (RequiredEvent::LateRename, "scenes: rename whose request is late"),
 ];
 
 /// The counts.

@@ -89,7 +89,7 @@ impl NamesProgram {
                 let name = self.random.below(NAMES) as u8;
                 self.look_at((tag, name), id).await;
             }
-            4..6 => self.stat_of(tag, id).await,
+            4..6 => _ = self.stat_of(tag, id).await,
             6..8 => {
                 let Some((tag, file)) = self.file() else { return };
                 self.stat_of(tag, file).await;

@@ -112,6 +112,8 @@ pub struct KernelModel {
     given: Mutex<GivenNames>,
     locks: Mutex<HashMap<FileId, Arc<RwLock<()>>>>,
     random: Mutex<SimulationRandom>,
+    /// How long the request of the next rename waits for the mount's process.
+    late: Mutex<Duration>,
     /// Names and attributes that were shown without a request, and names that were forgotten.
     pub hits: AtomicU64,
     pub forgotten: AtomicU64,
@@ -129,6 +131,7 @@ impl KernelModel {
             given: Mutex::default(),
             locks: Mutex::default(),
             random: Mutex::new(SimulationRandom::new(seed)),
+            late: Mutex::default(),
             hits: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
         })
@@ -150,6 +153,19 @@ impl KernelModel {
             }
         };
         sleep(Duration::from_micros(pause)).await;
+    }
+
+    /// Lets the request of the next rename wait for the mount's process.
+    pub fn delay_next(&self, by: Duration) {
+        *lock(&self.late) = by;
+    }
+
+    /// Waits until the mount's process takes the request of a rename.
+    pub async fn taken(&self) {
+        let late = std::mem::take(&mut *lock(&self.late));
+        if !late.is_zero() {
+            sleep(late).await;
+        }
     }
 
     /// The lock of a directory.
@@ -293,6 +309,14 @@ impl KernelModel {
         true
     }
 
+    /// Forgets the attributes of an inode; if an answer that is on its way makes it known to the kernel, after that.
+    pub async fn forget_attributes(&self, file: FileId) {
+        let until = Instant::now() + SHOWN_MAX;
+        while !self.invalidate(file) && self.is_under_way(file) && Instant::now() < until {
+            sleep(AGAIN).await;
+        }
+    }
+
     /// Whether the kernel knows a directory at this place alone; a new place is noted.
     pub fn is_settled(&self, file: FileId, is_directory: bool, place: (FileId, &[u8])) -> bool {
         if !is_directory {
@@ -349,10 +373,7 @@ impl client::HostKernel for NotifiedKernel {
         let (kernel, names) = (self.0.clone(), self.0.given().names_of(file));
         tokio::spawn(async move {
             kernel.pause().await;
-            let until = Instant::now() + SHOWN_MAX;
-            while !kernel.invalidate(file) && kernel.is_under_way(file) && Instant::now() < until {
-                sleep(AGAIN).await;
-            }
+            kernel.forget_attributes(file).await;
             for GivenName { directory, name, left, .. } in names {
                 let lock = kernel.lock_of(directory);
                 if let Ok(_alone) = timeout(left, lock.write_owned()).await {

@@ -12,6 +12,7 @@
 //! | `history`, `order` | what was called; whether an order explains it |
 //! | `board` | what all programs share |
 //! | `program`, `home` | the calls of a program on a host |
+//! | `scenes` | calls of several hosts that meet within milliseconds |
 //! | `mount`, `kernel` | system calls; what the kernel of a host shows |
 //! | `network`, `world` | frames that take time; hosts, servers and losses |
 //! | `crashes` | crash states of such runs |
@@ -28,6 +29,7 @@ mod mount;
 mod network;
 mod order;
 mod program;
+mod scenes;
 mod tree;
 mod world;
 

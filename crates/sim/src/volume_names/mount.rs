@@ -193,8 +193,10 @@ impl SystemCalls<'_> {
     }
 
     /// Makes the kernel ignore attributes that it requested before an own change: to be done before that is answered.
-    fn changed(&self, files: &[FileId]) {
-        files.iter().for_each(|file| _ = self.kernel.invalidate(*file));
+    async fn changed(&self, files: &[FileId]) {
+        for file in files {
+            self.kernel.forget_attributes(*file).await;
+        }
     }
 
     /// Applies the answer to a change, with attributes that are shown for no time.
@@ -232,7 +234,7 @@ impl SystemCalls<'_> {
             }
             false => (client.create(directory, name, new).await?, None),
         };
-        self.changed(&[directory]);
+        self.changed(&[directory]).await;
         let valid = if is_planted(VolumeNamesBug::LateCreate) { WRONG } else { Duration::ZERO };
         self.answered(&made, valid).await;
         self.kernel.is_settled(made.id(), is_of_directory, (directory, name));
@@ -249,7 +251,7 @@ impl SystemCalls<'_> {
         self.kernel.given().note_own_change(directory);
         let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory, there], true);
         let removed = self.client.unlink(directory, name, is_of_directory).await?;
-        self.changed(&[directory, removed.id()]);
+        self.changed(&[directory, removed.id()]).await;
         self.kernel.pause().await;
         self.kernel.drop_name(directory, name);
         self.kernel.mark(directory);
@@ -267,7 +269,7 @@ impl SystemCalls<'_> {
         self.kernel.given().note_own_change(directory);
         let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory, file], false);
         let linked = self.client.link(file, directory, name).await?;
-        self.changed(&[directory, file]);
+        self.changed(&[directory, file]).await;
         self.answered(&linked, Duration::ZERO).await;
         self.kernel.add_name(directory, name, file, (false, Duration::ZERO));
         self.kernel.mark(directory);
@@ -288,6 +290,7 @@ impl SystemCalls<'_> {
             Some(there) if there.id() == moved => return Ok(()),
             _ => {}
         }
+        self.kernel.taken().await;
         let client = &self.client;
         self.kernel.given().note_own_change(from.0);
         self.kernel.given().note_own_change(to.0);
@@ -306,11 +309,11 @@ impl SystemCalls<'_> {
                 tokio::time::sleep(pause).await;
             }
         }
-        self.changed(&[from.0, to.0]);
+        self.changed(&[from.0, to.0]).await;
         match is_planted(VolumeNamesBug::ReplacedShown) {
-            true => self.changed(&[moved]),
+            true => self.changed(&[moved]).await,
             // Another host may have given the names to other inodes than the kernel knows.
-            false => self.changed(renamed.as_deref().unwrap_or_default()),
+            false => self.changed(renamed.as_deref().unwrap_or_default()).await,
         }
         renamed?;
         self.kernel.pause().await;
@@ -369,7 +372,7 @@ impl SystemCalls<'_> {
     pub async fn write(&self, open: &OpenFile, value: u64) -> Result<()> {
         let _own = OwnChange::begin(self.kernel, &[], &[open.id()], false);
         open.write(WritePosition::Offset(0), vec![Buffer::copy_of(&value.to_le_bytes())]).await?;
-        self.changed(&[open.id()]);
+        self.changed(&[open.id()]).await;
         Ok(())
     }
 }

@@ -195,16 +195,20 @@ impl NamesProgram {
         }
     }
 
-    pub async fn stat_of(&self, tag: Tag, file: FileId) {
+    /// Looks at attributes; returns the number of links.
+    pub async fn stat_of(&self, tag: Tag, file: FileId) -> Option<u32> {
         let looked = async {
             let found = self.mount.calls().stat(file).await?;
             match found.inode.links {
                 // It is as good as removed: it may still be there because it is open.
                 0 => Err(SystemCallFailure::Refused(libc::ESTALE)),
-                _ => Ok((outcome_of(&found), self.board.learn(&found))),
+                links => {
+                    self.board.learn(&found);
+                    Ok((outcome_of(&found), links))
+                }
             }
         };
-        self.recorded(NamesCall::Stat(tag), None, looked).await;
+        self.recorded(NamesCall::Stat(tag), None, looked).await
     }
 
     async fn list(&mut self) {
@@ -344,6 +348,11 @@ impl NamesProgram {
         let found = if self.random.chance(50) { self.file() } else { Some(self.directory()) };
         let Some((tag, file)) = found else { return };
         let mode = self.random.below(0o1000) as u32;
+        self.set_mode_of(tag, file, mode).await;
+    }
+
+    /// Sets the mode of a file or a directory.
+    pub async fn set_mode_of(&self, tag: Tag, file: FileId, mode: u32) {
         let set = async {
             self.mount.calls().set(file, AttributeChanges { mode: Some(mode), ..AttributeChanges::default() }).await?;
             Ok((TreeOutcome::Done, ()))

@@ -31,6 +31,8 @@ use crate::volume_clients::world::VOLUME;
 pub const HOSTS: usize = 3;
 /// The number of programs of a host.
 const PROGRAMS: usize = 2;
+/// In how many of the runs in which the server does everything a scene follows the programs. *Units*: percent.
+const SCENES_PERCENT: u64 = 60;
 /// The longest run. *Units*: virtual time.
 const LIMIT: Duration = Duration::from_secs(600);
 /// A host that is cut off for longer may lose its session. *Units*: milliseconds.
@@ -38,7 +40,7 @@ const CUT_MS_MAX: u64 = 3000;
 /// The time after the begin of a cut at which programs that rest go on without a lease. *Units*: milliseconds.
 const UNLEASED_MS: (u64, u64) = (5700, 8000);
 /// The time in which calls are answered, and durable.
-const SETTLED: Duration = Duration::from_millis(400);
+pub const SETTLED: Duration = Duration::from_millis(400);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,6 +49,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A process's path to the disk.
 struct NamesDiskPath {
     device: SharedDevice,
+    delays: OperationDelays,
     off: SwitchHandle,
     under_way: UnderWay,
 }
@@ -64,7 +67,7 @@ struct ProgramHost {
 
 /// A run.
 pub struct VolumeNamesWorld {
-    board: Arc<NamesBoard>,
+    pub board: Arc<NamesBoard>,
     /// Whether hosts make and remove names themselves.
     are_names_local: bool,
     disk: SharedDevice,
@@ -127,7 +130,8 @@ impl VolumeNamesWorld {
         self.finish().await
     }
 
-    fn met(&self, event: RequiredEvent) {
+    /// Counts an event.
+    pub fn met(&self, event: RequiredEvent) {
         lock(&self.coverage).met(event);
     }
 
@@ -138,14 +142,16 @@ impl VolumeNamesWorld {
 
     fn way(&self) -> NamesDiskPath {
         let (under_way, off) = (UnderWay::default(), SwitchHandle::default());
-        let late = LateFilter::by(self.disk.clone(), OperationDelays::short(self.seed()), &under_way);
+        let delays = OperationDelays::short(self.seed());
+        let late = LateFilter::by(self.disk.clone(), delays.clone(), &under_way);
         let late: SharedDevice = Arc::new(late);
         let recorded = self.recorder.as_ref().map_or(late.clone(), |recorder| recorder.wrap(late));
         let owned = Arc::new(DetachedFilter::new(recorded, &under_way));
-        NamesDiskPath { device: Arc::new(SwitchFilter::new(owned, &off)), off, under_way }
+        NamesDiskPath { device: Arc::new(SwitchFilter::new(owned, &off)), delays, off, under_way }
     }
 
-    async fn serve(&self) -> Result<(), String> {
+    /// Starts a server.
+    pub async fn serve(&self) -> Result<(), String> {
         let (way, socket) = (self.way(), PathBuf::from(format!("server-{}", self.seed())));
         let options = ServerOptions {
             listen: vec![ServerAddress::Unix(socket.clone())],
@@ -163,8 +169,15 @@ impl VolumeNamesWorld {
         Ok(())
     }
 
+    /// Makes the disk of the present server slow.
+    pub fn slow_down(&self, added_ms: u64) {
+        if let Some((_, way)) = &*lock(&self.server) {
+            way.delays.add_ms(added_ms);
+        }
+    }
+
     /// Loses the server.
-    async fn lose_server(&self) {
+    pub async fn lose_server(&self) {
         let lost = lock(&self.server).take();
         if let Some((server, way)) = lost {
             self.board.tell(|| "the server is lost".to_owned());
@@ -198,7 +211,7 @@ impl VolumeNamesWorld {
     }
 
     /// Starts a host.
-    async fn start_host(self: &Arc<VolumeNamesWorld>, host: usize) -> Result<(), String> {
+    pub async fn start_host(self: &Arc<VolumeNamesWorld>, host: usize) -> Result<(), String> {
         let (way, near) = (self.way(), PathBuf::from(format!("host{host}-{}", self.seed())));
         let (network, accepting) = FrameNetwork::start(self.seed(), near.clone(), self.at.clone());
         let kernel = KernelModel::new(self.seed());
@@ -281,7 +294,7 @@ impl VolumeNamesWorld {
     }
 
     /// Loses a host. `is_all_lost`: also what it has sent and did not arrive.
-    async fn kill(&self, host: usize, is_all_lost: bool) {
+    pub async fn kill(&self, host: usize, is_all_lost: bool) {
         let Some(lost) = lock(&self.hosts)[host].take() else { return };
         let (client, session) = lost.mount.session();
         self.note_local(&client);
@@ -315,16 +328,30 @@ impl VolumeNamesWorld {
         if self.are_names_local {
             let calls = self.board.history(|history| history.calls());
             lock(&self.coverage).add_local_calls(calls);
+        } else if random.chance(SCENES_PERCENT) {
+            self.play(random).await?;
         }
         self.look_at_all().await;
         self.finish().await
     }
 
+    /// Returns another program of a host.
+    pub fn program(&self, host: usize) -> Option<NamesProgram> {
+        let mount = lock(&self.hosts)[host].as_ref().map(|host| host.mount.clone())?;
+        let number = self.programs.fetch_add(1, Ordering::Relaxed);
+        Some(NamesProgram::new(self.board.clone(), mount, number, self.seed()))
+    }
+
+    /// Runs a program of a host, which ends with the host.
+    pub fn run_on(&self, host: usize, program: impl Future<Output = ()> + Send + 'static) {
+        if let Some(host) = &mut lock(&self.hosts)[host] {
+            host.programs.push(tokio::spawn(program));
+        }
+    }
+
     async fn first_directories(&self) {
-        let mount = lock(&self.hosts)[0].as_ref().map(|host| host.mount.clone());
-        if let Some(mount) = mount {
-            let number = self.programs.fetch_add(1, Ordering::Relaxed);
-            NamesProgram::new(self.board.clone(), mount, number, self.seed()).make_first().await;
+        if let Some(program) = self.program(0) {
+            program.make_first().await;
         }
     }
 
@@ -415,7 +442,8 @@ impl VolumeNamesWorld {
         }
     }
 
-    async fn end_programs(&self) -> Result<(), String> {
+    /// Waits until all programs have ended.
+    pub async fn end_programs(&self) -> Result<(), String> {
         let programs: Vec<JoinHandle<()>> =
             lock(&self.hosts).iter_mut().flatten().flat_map(|host| std::mem::take(&mut host.programs)).collect();
         for program in programs {

@@ -1,6 +1,7 @@
 //! A sample of the names and attributes of shared volumes with real clients and a real server; `volume-names` runs more.
 
 use nectary_sim::volume_names::{VolumeNamesBug, crashes, replay_planted, run_many, run_planted};
+use nectary_volume::planted::Bug as VolumeBug;
 
 use crate::support::{alone, seed_or};
 
@@ -13,8 +14,15 @@ const STATES_PER_RUN: u64 = 40;
 const PLANTED_RUNS_MAX: u64 = 400;
 
 /// Bugs with seeds from which they are caught soon; `volume-names` plants all.
-const PLANTED: &[(VolumeNamesBug, u64)] =
-    &[(VolumeNamesBug::LateCreate, 1_000_000), (VolumeNamesBug::LateSet, 1_000_000)];
+const PLANTED: &[(VolumeNamesBug, u64)] = &[
+    (VolumeNamesBug::LateCreate, 1_000_000),
+    (VolumeNamesBug::LateSet, 1_000_000),
+    (VolumeNamesBug::ReplacedShown, 5_000_020),
+    (VolumeNamesBug::Volume(VolumeBug::RenamedNameForgotten), 5_000_000),
+    (VolumeNamesBug::Volume(VolumeBug::DependenceIgnored), 5_000_000),
+    (VolumeNamesBug::Volume(VolumeBug::AnsweredOutOfOrder), 7_000_020),
+    (VolumeNamesBug::Volume(VolumeBug::MovesEarly), 7_000_100),
+];
 
 fn seed() -> u64 {
     seed_or(1_000_000)

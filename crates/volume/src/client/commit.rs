@@ -187,11 +187,6 @@ impl VolumeClient {
                     Err(error) => Err(error.clone()),
                 };
                 if let Err(error) = result {
-                    if is_gone(&error) && !file.is_used() {
-                        // Its last name was removed while this commit was on its way, so nobody misses the data.
-                        self.drop_uncommitted(file, &mut content).await;
-                        return;
-                    }
                     file.failures().note(error.errno());
                     self.note_failure(file.id, &error);
                     self.mark_dirty(file.id);
@@ -237,18 +232,14 @@ impl VolumeClient {
             let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
             // A program may have opened the file by a handle that it got before the name was removed.
             if content.is_dirty() && file.has_one_user() {
-                self.drop_uncommitted(file, &mut content).await;
+                self.note_change(file, 0..u64::MAX);
+                self.drop_fresh(&mut content, 0).await;
+                content.modified_ns = None;
+                content.size = content.inode.size;
+                file.show(&content);
             }
         }
         self.end_use(file).await;
-    }
-
-    async fn drop_uncommitted(&self, file: &Arc<ActiveFile>, content: &mut FileContent) {
-        self.note_change(file, 0..u64::MAX);
-        self.drop_fresh(content, 0).await;
-        content.modified_ns = None;
-        content.size = content.inode.size;
-        file.show(content);
     }
 
     /// Frees uncommitted blocks from a block of the file on.
@@ -263,11 +254,6 @@ impl VolumeClient {
         self.put_space(given.collect()).await;
         content.fresh.remove(from..u64::MAX / BLOCK);
     }
-}
-
-/// Whether the server says that it has no such inode any more.
-fn is_gone(error: &Error) -> bool {
-    matches!(error, Error::Refused(failure) if failure.code == RefusalCode::Posix) && error.errno() == libc::ESTALE
 }
 
 /// Splits a part of a commit in two. Returns `None` if the part is a single block.
