@@ -15,7 +15,7 @@ const PLANTED_RUNS_MAX: u64 = 400;
 
 /// Bugs with seeds from which they are caught soon; `volume-names` plants all.
 const PLANTED: &[(VolumeNamesBug, u64)] = &[
-    (VolumeNamesBug::LateCreate, 1_000_000),
+    (VolumeNamesBug::LateCreate, 6_000_000),
     (VolumeNamesBug::LateSet, 1_000_000),
     (VolumeNamesBug::ReplacedShown, 5_000_020),
     (VolumeNamesBug::Volume(VolumeBug::RenamedNameForgotten), 5_000_000),
