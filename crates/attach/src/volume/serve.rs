@@ -104,10 +104,8 @@ impl VolumeFileSystem {
         let (attributes, attributes_valid) = self.attributes(entry.node, found);
         let directory = self.nodes.id(parent).ok();
         let named = directory.filter(|_| !attributes_valid.is_zero() && self.nodes.is_settled(parent));
-        let is_directory = found.inode.mode & libc::S_IFMT == libc::S_IFDIR;
-        let entry_valid = named.map_or(VALID, |directory| {
-            self.shown.give_name(&self.sessions.last(), directory, name, (found.id(), is_directory))
-        });
+        let entry_valid =
+            named.map_or(VALID, |directory| self.shown.give_name(&self.sessions.last(), directory, name, found.id()));
         LookupEntry { attributes, attributes_valid, entry_valid, ..entry }
     }
 

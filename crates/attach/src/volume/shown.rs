@@ -14,8 +14,8 @@
 //! shows the name. In a directory that this host changes names are shown for a shorter time; in one that other hosts
 //! change, too, for no time. The kernel is never given the absence of a name. Only the name that changes is forgotten:
 //! what is mounted on other names stays. An answer about the name that is late changes only what the kernel has dropped.
-//! When another host changes an inode, its names are forgotten, too, and a directory's are looked up again: with a name
-//! that it shows the kernel believes the owner and the mode that it knows, however old, when a program changes them.
+//! When another host changes an inode, its names are looked up again: with a name that it shows the kernel believes the
+//! owner and the mode that it knows, however old, when a program changes them. An open file is no name.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,17 +122,11 @@ impl KernelCache {
     }
 
     /// Returns the time for which the kernel may show that this inode has a name.
-    pub fn give_name(
-        &self,
-        client: &VolumeClient,
-        directory: FileId,
-        name: &[u8],
-        (inode, is_directory): (FileId, bool),
-    ) -> Duration {
+    pub fn give_name(&self, client: &VolumeClient, directory: FileId, name: &[u8], inode: FileId) -> Duration {
         if !self.is_exact() {
             return Duration::ZERO;
         }
-        self.shared.given().give_name(client, directory, name, (inode, is_directory))
+        self.shared.given().give_name(client, directory, name, inode)
     }
 
     /// Notes that this host changes names in a directory.
@@ -174,8 +168,9 @@ impl KernelCache {
         is_known.then(|| ask(&self.attributes, |done| InvalidationRequest::Attributes(file, done))).flatten()
     }
 
-    /// Makes the kernel forget attributes of an inode that another host changes, and the names that it shows of it: a
-    /// program that changes an inode by a shown name is measured by the owner and the mode of before.
+    /// Makes the kernel forget attributes of an inode that another host changes, and look up again the names that it shows
+    /// of it: a program that changes an inode by a shown name is measured by the owner and the mode of before. The names
+    /// stay, as do mounts on them and programs that use them.
     pub fn recall(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
         let attributes = self.forget(file);
         let names = self.shared.given().names_of(file);
@@ -183,9 +178,8 @@ impl KernelCache {
             return attributes;
         }
         let ask_name = |given: GivenName| {
-            let GivenName { directory, name, is_directory, left } = given;
-            // A directory may be in use, or have something mounted on it.
-            Some((ask(&self.names, |done| InvalidationRequest::Name(directory, name, is_directory, done))?, left))
+            let GivenName { directory, name, left } = given;
+            Some((ask(&self.names, |done| InvalidationRequest::Name(directory, name, true, done))?, left))
         };
         let names: Vec<_> = names.into_iter().filter_map(ask_name).collect();
         let (done, is_done) = oneshot::channel();

@@ -31,6 +31,7 @@ use super::request::ClientRequest;
 use super::rest::{self, StoredHead};
 use crate::access_log::CacheOutcome;
 use crate::body::ReplyBody;
+use crate::connections::EntranceRole;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::cache_status::{CacheStatus, ForwardReason};
 use crate::rules::range::first_byte;
@@ -488,7 +489,9 @@ enum FollowedFetch {
 /// may have been in its store long before.
 fn came_after(request: &ClientRequest, response_ms: u64, has_waited: bool) -> bool {
     // A time in the future is from before the clock was set back.
-    !request.is_copy()
+    let is_of_node =
+        request.client.door != EntranceRole::Fleet && request.standing() == NodeStanding::Member && request.is_copy();
+    !is_of_node
         && (response_ms > request.at_ms || (has_waited && response_ms == request.at_ms))
         && response_ms <= request.worker.now_ms()
 }

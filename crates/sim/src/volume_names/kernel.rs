@@ -271,6 +271,13 @@ impl KernelModel {
         }
     }
 
+    /// Looks up a name at its next use.
+    pub fn expire_name(&self, directory: FileId, name: &[u8]) {
+        if let Some(dentry) = lock(&self.state).dentries.get_mut(&(directory, name.to_vec())) {
+            dentry.until = Instant::now();
+        }
+    }
+
     /// Drops a name.
     pub fn drop_name(&self, directory: FileId, name: &[u8]) {
         lock(&self.state).dentries.remove(&(directory, name.to_vec()));
@@ -374,10 +381,10 @@ impl client::HostKernel for NotifiedKernel {
         tokio::spawn(async move {
             kernel.pause().await;
             kernel.forget_attributes(file).await;
-            for GivenName { directory, name, left, .. } in names {
+            for GivenName { directory, name, left } in names {
                 let lock = kernel.lock_of(directory);
                 if let Ok(_alone) = timeout(left, lock.write_owned()).await {
-                    kernel.drop_name(directory, &name);
+                    kernel.expire_name(directory, &name);
                 }
             }
             let _ = done.send(());

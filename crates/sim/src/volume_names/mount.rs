@@ -164,7 +164,7 @@ impl SystemCalls<'_> {
         let valid = if is_settled { valid } else { Duration::ZERO };
         let name_valid = match valid.is_zero() {
             true => Duration::ZERO,
-            false => kernel.given().give_name(&self.last(), directory, name, (found.id(), is_directory(&found))),
+            false => kernel.given().give_name(&self.last(), directory, name, found.id()),
         };
         kernel.answer(shown.id());
         kernel.pause().await;

@@ -8,7 +8,7 @@
 //! A name that this host renames keeps its time in the kernel. So the session must keep names of the new directory, or
 //! the rename waits until the time is over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -42,7 +42,6 @@ struct ShownNames {
 struct ShownName {
     until: Instant,
     inode: FileId,
-    is_directory: bool,
 }
 
 /// A name of an inode that a kernel may show.
@@ -52,8 +51,6 @@ pub struct GivenName {
     pub directory: FileId,
     /// The name.
     pub name: Vec<u8>,
-    /// Whether the inode is a directory, which may be in use, or have something mounted on it.
-    pub is_directory: bool,
     /// The time after which the kernel does not show it any more.
     pub left: Duration,
 }
@@ -113,19 +110,13 @@ impl GivenNames {
     }
 
     /// Returns the time for which the kernel may show that this inode has a name.
-    pub fn give_name(
-        &mut self,
-        client: &VolumeClient,
-        directory: FileId,
-        name: &[u8],
-        (inode, is_directory): (FileId, bool),
-    ) -> Duration {
+    pub fn give_name(&mut self, client: &VolumeClient, directory: FileId, name: &[u8], inode: FileId) -> Duration {
         let kept = client.kept_name(directory, name).flatten().filter(|kept| kept.attributes.id() == inode);
         if kept.is_none() {
             return Duration::ZERO;
         }
         let Some((time, shown)) = self.times(directory, name) else { return Duration::ZERO };
-        self.add_name(directory, name, ShownName { until: Instant::now() + shown, inode, is_directory });
+        self.add_name(directory, name, ShownName { until: Instant::now() + shown, inode });
         time.min(client.kept_for())
     }
 
@@ -174,24 +165,19 @@ impl GivenNames {
         Some(self.known_for(directory, name)?.max(FORGET_MIN))
     }
 
-    /// Returns the names that the kernel may show of an inode. It decides by the owner and the mode that it knows of the
-    /// inode whether a program may change these, without a request for newer ones unless it looks up a name.
+    /// Returns the names by which the kernel may show an inode, and perhaps some by which it showed it lately. It decides
+    /// by the owner and the mode that it knows of the inode whether a program may change these, without a request for
+    /// newer ones unless it looks up a name.
     pub fn names_of(&self, inode: FileId) -> Vec<GivenName> {
-        let mut found: Vec<GivenName> = Vec::new();
-        for (directory, name) in
-            [&self.recent, &self.older].iter().filter_map(|names| names.of_inodes.get(&inode)).flatten()
-        {
-            let shown = self.known(*directory, name).filter(|shown| shown.inode == inode);
-            let is_new = || !found.iter().any(|known| known.directory == *directory && known.name == *name);
-            if let Some(shown) = shown
-                && is_new()
-            {
-                let left = shown.until.saturating_duration_since(Instant::now()).max(FORGET_MIN);
-                let (directory, name, is_directory) = (*directory, name.clone(), shown.is_directory);
-                found.push(GivenName { directory, name, is_directory, left });
-            }
-        }
-        found
+        let now = Instant::now();
+        let lists = [&self.recent, &self.older].into_iter().filter_map(|names| names.of_inodes.get(&inode));
+        let names: HashSet<&(FileId, Vec<u8>)> = lists.flatten().collect();
+        let given = names.into_iter().filter_map(|(directory, name)| {
+            let until = self.known(*directory, name)?.until + FORGET_MIN;
+            let left = until.checked_duration_since(now).filter(|left| !left.is_zero())?;
+            Some(GivenName { directory: *directory, name: name.clone(), left })
+        });
+        given.collect()
     }
 
     /// Returns the time after which the kernel shows no name of a directory; `None`: it shows none.
@@ -263,7 +249,12 @@ impl GivenNames {
         }
         let left = self.shown_for(from.0, from.1)?;
         let shown = self.known(from.0, from.1)?;
+        let replaced = self.known(to.0, to.1);
         self.add_name(to.0, to.1, shown);
+        // In an exchange the kernel shows under the old name what it showed under the new one.
+        if let Some(replaced) = replaced {
+            self.recent.of_inodes.entry(replaced.inode).or_default().push((from.0, from.1.to_vec()));
+        }
         Some(left)
     }
 
@@ -306,7 +297,7 @@ mod tests {
     const INODE: FileId = FileId { inode: 8, generation: 1 };
 
     fn shown(until: Instant) -> ShownName {
-        ShownName { until, inode: INODE, is_directory: false }
+        ShownName { until, inode: INODE }
     }
 
     #[test]
@@ -318,17 +309,25 @@ mod tests {
         }
         given.add_name(DIRECTORY, b"taken", shown(until));
         given.add_name(DIRECTORY, b"taken", ShownName { inode: other, ..shown(until) });
-        let names =
-            |given: &GivenNames, inode| given.names_of(inode).into_iter().map(|given| given.name).collect::<Vec<_>>();
-        assert_eq!(names(&given, INODE), [b"first", b"other"]);
+        let names = |given: &GivenNames, inode| {
+            let mut names: Vec<_> = given.names_of(inode).into_iter().map(|given| given.name).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&given, INODE), [&b"first"[..], b"other", b"taken"]);
         assert_eq!(names(&given, other), [b"taken"]);
-        // Names that were carried along, and names of the time before.
+        // Names that were carried along, that are exchanged, and of the time before.
         given.carry((DIRECTORY, b"first"), (other, b"third"));
+        given.carry((DIRECTORY, b"other"), (DIRECTORY, b"taken"));
         given.begun = Instant::now().checked_sub(SHOWN_MAX).expect("the clock is old enough");
         given.age();
         given.add_name(DIRECTORY, b"other", shown(until));
-        assert_eq!(names(&given, INODE), [&b"other"[..], b"first", b"third"]);
-        assert_eq!(names(&given, DIRECTORY), [b""; 0]);
+        assert_eq!(names(&given, INODE), [&b"first"[..], b"other", b"taken", b"third"]);
+        assert_eq!(names(&given, other), [&b"other"[..], b"taken"]);
+        assert!(names(&given, DIRECTORY).is_empty());
+        // A name that the kernel shows no more.
+        given.add_name(DIRECTORY, b"over", ShownName { until: Instant::now() - FORGET_MIN, inode: DIRECTORY });
+        assert!(names(&given, DIRECTORY).is_empty());
     }
 
     #[test]

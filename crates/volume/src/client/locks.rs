@@ -52,14 +52,20 @@ impl OpenFile {
         let waits = given_up.is_some();
         let given_up = OptionFuture::from(given_up).then(ended).shared();
         let is_taken = |tried: &Result<(), Error>| tried.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN);
-        if file.locks().converts(0, &locked) {
+        let is_converted = file.locks().converts(0, &locked);
+        if is_converted {
             // Before the server releases it, so that a restarted one is not told of it after that.
             file.locks().clear(0, &locked);
         }
+        let mut may_give_up = !is_converted;
         loop {
             let epoch = session.epoch();
-            // The session has different calls for a request that waits and for one that does not.
-            let mut locking = session.try_lock(locked, given_up.clone()).await;
+            // The session has different calls for a request that waits and for one that does not. The server may hold what
+            // the list does not have, after a conversion and after a request to an earlier server: then it must answer.
+            let mut locking = match std::mem::replace(&mut may_give_up, false) {
+                true => session.try_lock(locked, given_up.clone()).await,
+                false => session.try_lock(locked, std::future::pending()).await,
+            };
             if waits && is_taken(&locking) {
                 locking = WaitKind::Lock.during(locked.file.inode, session.lock(locked, given_up.clone())).await;
                 if is_taken(&locking) {

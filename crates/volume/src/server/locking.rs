@@ -120,7 +120,8 @@ impl LockQueue {
     fn lock(&mut self, session: u64, lock: FileLockRange, waits: bool, reply: ReplySender) {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
-        match self.locks.lock(session, ticket, lock, waits) {
+        let outcome = self.locks.lock(session, ticket, lock, waits);
+        match outcome {
             LockOutcome::Granted => reply.send(Ok(ServerAnswer::Done)),
             LockOutcome::Waits => {
                 drop(self.waiting.insert(ticket, LockWaiter { session, inode: lock.file.inode, reply }));
@@ -137,8 +138,10 @@ impl LockQueue {
             }
         }
         // What the owner held before may be shared or free now.
-        let granted = self.locks.wake(lock.file);
-        self.grant(granted);
+        if outcome == LockOutcome::Granted || lock.is_flock {
+            let granted = self.locks.wake(lock.file);
+            self.grant(granted);
+        }
     }
 
     /// Removes a request that came on an earlier connection and is repeated now.

@@ -76,7 +76,9 @@ impl ClientRequest {
     fn owners(&self) -> Option<OwnerOrder> {
         let (seat, _) = self.worker.fleet.as_ref().zip(self.worker.peers.as_ref())?;
         // A copy without the tags that clients do not get could not be purged by them.
-        let is_shared = matches!(self.route.target, RouteTarget::Pool(_)) && !self.route.strips_tags;
+        let are_parts_shared = self.route.part_bytes.is_none_or(|bytes| bytes <= SHARED_PART_MAX);
+        let is_shared =
+            matches!(self.route.target, RouteTarget::Pool(_)) && !self.route.strips_tags && are_parts_shared;
         is_shared.then(|| seat.membership().owners(&self.key))
     }
 
@@ -142,6 +144,10 @@ impl ClientRequest {
         }))
     }
 }
+
+/// The longest parts that nodes share: a store keeps longer objects in no memory, so nodes could keep no copies of them, and
+/// would ask for each again and again. *Units*: bytes.
+const SHARED_PART_MAX: u64 = 128 << 10;
 
 /// Removes the headers of requests between nodes.
 pub(super) fn remove_ours(headers: &mut HeaderMap) {
