@@ -19,7 +19,6 @@ const PLANTED: &[(VolumeNamesBug, u64)] = &[
     (VolumeNamesBug::LateSet, 1_000_000),
     (VolumeNamesBug::ReplacedShown, 5_000_020),
     (VolumeNamesBug::Volume(VolumeBug::RenamedNameForgotten), 5_000_000),
-    (VolumeNamesBug::Volume(VolumeBug::DependenceIgnored), 5_000_000),
     (VolumeNamesBug::Volume(VolumeBug::AnsweredOutOfOrder), 7_000_020),
     (VolumeNamesBug::Volume(VolumeBug::MovesEarly), 7_000_100),
 ];
