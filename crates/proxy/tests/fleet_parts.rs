@@ -1,5 +1,5 @@
-//! Long bodies in parts, in a fleet: the owner of a URL has all its parts, and the other nodes keep copies of those that they
-//! were asked for. Parts of different bodies are never joined, whichever node they are from.
+//! Long bodies in parts, in a fleet: the owner of a URL has all its parts, and the other nodes keep copies of those that
+//! their clients request. Parts of different bodies are never joined, also if they are from different nodes.
 
 use std::time::Duration;
 
@@ -26,13 +26,7 @@ async fn with_parts(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertifica
         parts.rules.part_size = Some(at(PART as u64));
         one_site(from, vec![parts])
     };
-    let nodes = [
-        start_with(fleet, "a", described(), files).await,
-        start_with(fleet, "b", described(), files).await,
-        start_with(fleet, "c", described(), files).await,
-    ];
-    set_owners(&nodes);
-    nodes
+    three_with(fleet, described, files).await
 }
 
 /// Asks for a range that is in one part.
@@ -99,7 +93,7 @@ async fn parts_come_from_their_owner() {
     assert_eq!(from.count(), count + 1);
 }
 
-/// An origin without parts is asked for the whole once, and what it sends is shared as on other routes.
+/// An origin without parts gets one request for the whole, and what it sends is shared as on other routes.
 #[tokio::test]
 async fn bodies_without_parts_are_shared_whole() {
     let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-none"));

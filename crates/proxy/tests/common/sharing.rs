@@ -108,13 +108,7 @@ pub async fn start_sized(
 
 /// Three nodes; `a` asks `b`, and then `c`.
 pub async fn three(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificates) -> [SharingNode; 3] {
-    let nodes = [
-        start(fleet, "a", from, files).await,
-        start(fleet, "b", from, files).await,
-        start(fleet, "c", from, files).await,
-    ];
-    set_owners(&nodes);
-    nodes
+    three_with(fleet, || one_site(from, vec![route("/", "o")]), files).await
 }
 
 /// Like [`three`], but a range that does not begin at the front is fetched alone.
@@ -124,6 +118,15 @@ pub async fn with_far_ranges(fleet: &ModelFleet, from: &TestOrigin, files: &Test
         described.limits.range_start_bytes_max = Some(at(1000));
         described
     };
+    three_with(fleet, described, files).await
+}
+
+/// Like [`three`], with this configuration.
+pub async fn three_with(
+    fleet: &ModelFleet,
+    described: impl Fn() -> ProxyConfig,
+    files: &TestCertificates,
+) -> [SharingNode; 3] {
     let nodes = [
         start_with(fleet, "a", described(), files).await,
         start_with(fleet, "b", described(), files).await,

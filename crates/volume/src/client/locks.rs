@@ -1,20 +1,31 @@
 //! Locks of programs: `flock` and `fcntl`.
 //!
-//! Owns: the translation of programs' calls to the server's locks, and the list of locks that this host holds, which is
-//! needed when the server restarts. Promises: a released lock is never claimed again after a restart of the server; a
-//! lock is granted to a program only under the session's lease.
+//! Owns: the translation of programs' calls to the server's locks, a session's requests for them, and the list of locks
+//! that this host holds, which is needed when the server restarts. Promises: a released lock is never claimed again after
+//! a restart of the server; a lock is granted to a program only under the session's lease.
 
 use std::collections::HashSet;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use nectary_host::log::{LogLevel, write as log};
+use tokio::time::sleep;
 
+use super::calls::{CallAnswer, CallShare, SessionCalls};
 use super::error::Error;
 use super::file::ActiveFile;
+use super::session::{ClientSession, LaterAnswer, answered};
 use super::wait_kinds::WaitKind;
 use super::{OpenFile, VolumeClient};
-use crate::protocol::FileLockRange;
+use crate::protocol::{FileLockRange, VolumeMessage};
+
+/// The time for which a request for a file lock waits for its turn, while as many as the server takes wait; it is longer
+/// by as much for each [`LOCK_TURN_REQUESTS`] requests that wait for one.
+const LOCK_TURN: Duration = Duration::from_millis(500);
+const LOCK_TURN_REQUESTS: u32 = 256;
 
 /// A lock of a program, or a conflicting lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +120,82 @@ impl OpenFile {
             let FileLockRange { owner, process, is_flock, is_exclusive, start, last, .. } = found;
             FileLock { owner, process, is_flock, is_exclusive, start, last }
         }))
+    }
+}
+
+impl ClientSession {
+    /// Requests a lock without waiting for its holders. A restarted server answers once it knows what all hosts hold.
+    ///
+    /// *Errors*: EAGAIN if it is held; EINTR if `given_up` ended first.
+    pub async fn try_lock(&self, lock: FileLockRange, given_up: impl Future<Output = ()>) -> Result<(), Error> {
+        tokio::pin!(given_up);
+        let begun = tokio::select! {
+            biased;
+            begun = self.send(CallShare::TryLocks, |_| (VolumeMessage::Lock { lock, waits: false }, None)) => begun,
+            () = &mut given_up => Err(Error::posix(libc::EINTR)),
+        };
+        let (request, answer) = begun?;
+        WaitKind::Server.during(0, self.lock_answer(request, answer, given_up)).await
+    }
+
+    /// Waits for a lock, until `given_up` ends.
+    ///
+    /// *Errors*: EINTR if `given_up` ended before the lock was granted; EAGAIN if the request had no turn for some
+    /// time, because others wait for other locks: the lock may be free meanwhile.
+    pub async fn lock(&self, lock: FileLockRange, given_up: impl Future<Output = ()>) -> Result<(), Error> {
+        tokio::pin!(given_up);
+        let begin = self.send(CallShare::Locks, |_| (VolumeMessage::Lock { lock, waits: true }, None));
+        let queued = self.lock_queue.fetch_add(1, Ordering::Relaxed);
+        let begun = tokio::select! {
+            biased;
+            begun = begin => begun,
+            () = &mut given_up => Err(Error::posix(libc::EINTR)),
+            () = sleep(LOCK_TURN * (1 + queued / LOCK_TURN_REQUESTS)) => Err(Error::posix(libc::EAGAIN)),
+        };
+        self.lock_queue.fetch_sub(1, Ordering::Relaxed);
+        let (request, answer) = begun?;
+        self.lock_answer(request, answer, given_up).await
+    }
+
+    /// Waits for the answer to a request for a lock, which is cancelled when `given_up` ends.
+    async fn lock_answer(
+        &self,
+        request: u64,
+        mut answer: LaterAnswer,
+        given_up: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Error> {
+        tokio::select! {
+            biased;
+            said = &mut answer => return answered(self.said(said)?).map(drop),
+            () = given_up => {}
+        }
+        // The lock may have been granted before the cancellation; then it is held.
+        self.call(CallShare::Questions, |_| (VolumeMessage::CancelLock { request }, None)).await?;
+        answered(self.said(answer.await)?).map(drop)
+    }
+
+    /// Releases a lock.
+    pub async fn unlock(&self, lock: FileLockRange) -> Result<(), Error> {
+        answered(self.call(CallShare::Operations, |_| (VolumeMessage::Unlock { lock }, None)).await?).map(drop)
+    }
+
+    /// Returns a lock that conflicts.
+    pub async fn test_lock(&self, lock: FileLockRange) -> Result<Option<FileLockRange>, Error> {
+        match self.call(CallShare::TryLocks, |_| (VolumeMessage::TestLock { lock }, None)).await? {
+            CallAnswer::Found(found) => Ok(found),
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// Tells a restarted server of a lock, if it is still held when that is sent: the release of a lock is sent after it
+    /// is held no more. `is_held` is called with the state of the session locked.
+    pub async fn reclaim_lock(&self, lock: FileLockRange, is_held: impl FnOnce() -> bool) -> Result<(), Error> {
+        let make = |_: &mut SessionCalls| match is_held() {
+            true => (VolumeMessage::Lock { lock, waits: false }, None),
+            // The server does not know of it.
+            false => (VolumeMessage::Unlock { lock }, None),
+        };
+        answered(self.call(CallShare::Restart, make).await?).map(drop)
     }
 }
 

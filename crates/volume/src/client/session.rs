@@ -8,7 +8,6 @@
 //! The server delays most answers until the operation is durable. Other operations, and calls without an answer, are sent
 //! to a new server again.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,8 +27,8 @@ use super::wait_kinds::WaitKind;
 use crate::origin::ProcessOrigin;
 use crate::planted::{Bug, planted};
 use crate::protocol::{
-    AnswerTerms, FileId, FileLockRange, InodeAttributes, MetadataOperation, MetadataQuestion, RefusalCode,
-    ServerAnswer, ServerRefusal, Token, TokenGrant, VolumeMessage,
+    AnswerTerms, FileId, InodeAttributes, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer,
+    ServerRefusal, Token, TokenGrant, VolumeMessage,
 };
 use crate::tokens::level;
 
@@ -44,19 +43,14 @@ const LOCAL_ATTEMPTS_MAX: usize = 16;
 /// The pauses after refused requests for inode numbers: the first, and the longest. Each is twice the one before.
 const NUMBERS_PAUSE: Duration = Duration::from_secs(1);
 const NUMBERS_PAUSE_MAX: Duration = Duration::from_secs(16);
-/// The time for which a request for a file lock waits for its turn, while as many as the server takes wait; it is longer
-/// by as much for each [`LOCK_TURN_REQUESTS`] requests that wait for one.
-const LOCK_TURN: Duration = Duration::from_millis(500);
-const LOCK_TURN_REQUESTS: u32 = 256;
-
 /// The answer to a call that was sent.
-type LaterAnswer = oneshot::Receiver<Result<CallAnswer, ServerRefusal>>;
+pub(super) type LaterAnswer = oneshot::Receiver<Result<CallAnswer, ServerRefusal>>;
 
 /// A session.
 pub(crate) struct ClientSession {
     inner: Arc<SharedSession>,
     /// The number of requests for file locks that have no turn yet.
-    lock_queue: AtomicU32,
+    pub(super) lock_queue: AtomicU32,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -334,80 +328,6 @@ impl ClientSession {
         self.inner.may_begin()
     }
 
-    /// Requests a lock without waiting for its holders. A restarted server answers once it knows what all hosts hold.
-    ///
-    /// *Errors*: EAGAIN if it is held; EINTR if `given_up` ended first.
-    pub async fn try_lock(&self, lock: FileLockRange, given_up: impl Future<Output = ()>) -> Result<(), Error> {
-        tokio::pin!(given_up);
-        let begun = tokio::select! {
-            biased;
-            begun = self.send(CallShare::TryLocks, |_| (VolumeMessage::Lock { lock, waits: false }, None)) => begun,
-            () = &mut given_up => Err(Error::posix(libc::EINTR)),
-        };
-        let (request, answer) = begun?;
-        WaitKind::Server.during(0, self.lock_answer(request, answer, given_up)).await
-    }
-
-    /// Waits for a lock, until `given_up` ends.
-    ///
-    /// *Errors*: EINTR if `given_up` ended before the lock was granted; EAGAIN if the request had no turn for some
-    /// time, because others wait for other locks: the lock may be free meanwhile.
-    pub async fn lock(&self, lock: FileLockRange, given_up: impl Future<Output = ()>) -> Result<(), Error> {
-        tokio::pin!(given_up);
-        let begin = self.send(CallShare::Locks, |_| (VolumeMessage::Lock { lock, waits: true }, None));
-        let queued = self.lock_queue.fetch_add(1, Ordering::Relaxed);
-        let begun = tokio::select! {
-            biased;
-            begun = begin => begun,
-            () = &mut given_up => Err(Error::posix(libc::EINTR)),
-            () = sleep(LOCK_TURN * (1 + queued / LOCK_TURN_REQUESTS)) => Err(Error::posix(libc::EAGAIN)),
-        };
-        self.lock_queue.fetch_sub(1, Ordering::Relaxed);
-        let (request, answer) = begun?;
-        self.lock_answer(request, answer, given_up).await
-    }
-
-    /// Waits for the answer to a request for a lock, which is cancelled when `given_up` ends.
-    async fn lock_answer(
-        &self,
-        request: u64,
-        mut answer: LaterAnswer,
-        given_up: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), Error> {
-        tokio::select! {
-            biased;
-            said = &mut answer => return answered(self.said(said)?).map(drop),
-            () = given_up => {}
-        }
-        // The lock may have been granted before the cancellation; then it is held.
-        self.call(CallShare::Questions, |_| (VolumeMessage::CancelLock { request }, None)).await?;
-        answered(self.said(answer.await)?).map(drop)
-    }
-
-    /// Releases a lock.
-    pub async fn unlock(&self, lock: FileLockRange) -> Result<(), Error> {
-        answered(self.call(CallShare::Operations, |_| (VolumeMessage::Unlock { lock }, None)).await?).map(drop)
-    }
-
-    /// Returns a lock that conflicts.
-    pub async fn test_lock(&self, lock: FileLockRange) -> Result<Option<FileLockRange>, Error> {
-        match self.call(CallShare::TryLocks, |_| (VolumeMessage::TestLock { lock }, None)).await? {
-            CallAnswer::Found(found) => Ok(found),
-            _ => Err(Error::posix(libc::EIO)),
-        }
-    }
-
-    /// Tells a restarted server of a lock, if it is still held when that is sent: the release of a lock is sent after it
-    /// is held no more. `is_held` is called with the state of the session locked.
-    pub async fn reclaim_lock(&self, lock: FileLockRange, is_held: impl FnOnce() -> bool) -> Result<(), Error> {
-        let make = |_: &mut SessionCalls| match is_held() {
-            true => (VolumeMessage::Lock { lock, waits: false }, None),
-            // The server does not know of it.
-            false => (VolumeMessage::Unlock { lock }, None),
-        };
-        answered(self.call(CallShare::Restart, make).await?).map(drop)
-    }
-
     /// Whether the server has not been told yet what this session holds.
     pub fn is_reclaiming(&self) -> bool {
         self.inner.state().is_reclaiming
@@ -481,7 +401,7 @@ impl ClientSession {
         let _ = said.await;
     }
 
-    async fn call(
+    pub(super) async fn call(
         &self,
         share: CallShare,
         make: impl FnOnce(&mut SessionCalls) -> (VolumeMessage, Option<u64>),
@@ -491,7 +411,7 @@ impl ClientSession {
         self.said(wait.during(0, answer).await)
     }
 
-    fn said(
+    pub(super) fn said(
         &self,
         said: Result<Result<CallAnswer, ServerRefusal>, oneshot::error::RecvError>,
     ) -> Result<CallAnswer, Error> {
@@ -505,7 +425,7 @@ impl ClientSession {
     }
 
     /// Sends a call; returns its number, and the receiver of its answer.
-    async fn send(
+    pub(super) async fn send(
         &self,
         share: CallShare,
         make: impl FnOnce(&mut SessionCalls) -> (VolumeMessage, Option<u64>),
@@ -632,7 +552,7 @@ fn refusal_of(message: &VolumeMessage, frame: &[u8]) -> Option<ServerRefusal> {
     Some(ServerRefusal { code: RefusalCode::Malformed, errno: libc::EIO, words })
 }
 
-fn answered(said: CallAnswer) -> Result<ServerAnswer, Error> {
+pub(super) fn answered(said: CallAnswer) -> Result<ServerAnswer, Error> {
     match said {
         CallAnswer::Answer(answer) => Ok(answer),
         CallAnswer::Looked(LookupAnswer { found: Some(found), .. }) => Ok(ServerAnswer::Attributes(found)),

@@ -19,7 +19,7 @@
 //! | `416` | with that, if the client's own range begins there; else as on a route without parts |
 //!
 //! In a fleet all parts of a URL have the owner of its key. A node that has not stored a part asks the owner for that part's
-//! range ([`serve_part`]), keeps it in memory alone, and joins as ever: what differs is not sent, whoever sent it.
+//! range ([`serve_part`]), keeps it in memory alone, and joins as ever: what differs is not sent, from whichever node it is.
 //!
 //! *Source*: RFC 9110, 14 and 15.3.7; RFC 9111, 3.3 and 3.4.
 
