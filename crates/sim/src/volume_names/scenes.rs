@@ -42,11 +42,13 @@ const WAIT_MS: (u64, u64) = (15, 45);
 /// By how much a disk operation is slower while something is to be lost, so that appends take as long as a few calls.
 /// *Units*: milliseconds.
 const SLOW_MS: (u64, u64) = (30, 60);
-/// After this time what was applied is being stored.
-const BEING_STORED: Duration = Duration::from_millis(10);
 /// The time for which the request of a late rename waits, and in which its kernel looks names up. *Units*: milliseconds.
 const LATE_MS: (u64, u64) = (30, 90);
 const LOOKED_UP: Duration = Duration::from_millis(8);
+/// The time that a host spends before a name which its kernel was given in a directory that it has changed is not waited
+/// for any more, and for which the request of a rename of that name waits. *Units*: milliseconds.
+const NAME_ENDS: Duration = Duration::from_millis(585);
+const NAME_LATE_MS: (u64, u64) = (596, 630);
 /// The most calls that are repeated while another one is under way.
 const REPEATED_MAX: u32 = 8;
 
@@ -186,7 +188,8 @@ impl SceneStage<'_> {
     }
 
     /// A host replaces a directory that another host has emptied just before, and looks at where the new one was. If the
-    /// removal is lost, the rename is refused.
+    /// removal is lost, the rename is refused. The request of the rename is so late that the removal waits no more for
+    /// the kernel to forget the directory's name.
     async fn directory_emptied(&mut self) -> ScenePlayed {
         let ([host, other, _], [remover, mover, maker]) = (self.hosts, self.programs.clone());
         let to = make(&maker, TOP, FIRST, CreateKind::Directory).await?;
@@ -194,18 +197,22 @@ impl SceneStage<'_> {
         make(&maker, replaced, 1, CreateKind::Closed).await?;
         let from = make(&maker, TOP, SECOND, CreateKind::Directory).await?;
         make(&maker, from, 1, CreateKind::Directory).await?;
+        // It has changed them itself, so its kernel is given their names for a short time.
+        make(&mover, to, 2, CreateKind::Closed).await?;
+        make(&mover, from, 2, CreateKind::Closed).await?;
         sleep(SETTLED).await;
-        // The kernel shows these names for a second, so the rename needs no look-up.
-        mover.look_at((to.0, 1), to.1).await;
+        // The kernel shows these names for a while, so the rename needs no look-up.
         mover.look_at((from.0, 1), from.1).await;
+        mover.look_at((to.0, 1), to.1).await;
+        mover.mount.kernel.delay_next(Duration::from_millis(between(NAME_LATE_MS, self.random)));
+        let mut moved = self.begin_on(other, rename(mover.clone(), (from, 1), (to, 1)));
+        let unlinked = async move { remover.unlink_at((replaced.0, 1), replaced.1, false).await };
+        let mut emptied = self.begin_on(host, unlinked);
+        sleep(NAME_ENDS).await;
         // While this change is being stored, the two others come into the next append.
         self.slow_down();
         maker.set_mode_of(to.0, to.1, 0o700).await;
-        sleep(BEING_STORED).await;
-        let unlinked = async move { remover.unlink_at((replaced.0, 1), replaced.1, false).await };
-        let mut emptied = self.begin_on(host, unlinked);
         self.ended(&mut emptied).await;
-        let mut moved = self.begin_on(other, rename(mover.clone(), (from, 1), (to, 1)));
         let looks = async move {
             for _ in 0..REPEATED_MAX {
                 // Without the directory that was there.

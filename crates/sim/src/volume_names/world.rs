@@ -316,7 +316,7 @@ impl VolumeNamesWorld {
         }
         self.first_directories().await;
         let (calls, pause_ms_max) = match self.are_names_local {
-            true => (25 + random.below(25), 2500),
+            true => (30 + random.below(30), 2500),
             false => (5 + random.below(10), 500),
         };
         (0..HOSTS).for_each(|host| self.start_programs(host, calls));

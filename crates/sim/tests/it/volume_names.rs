@@ -19,6 +19,7 @@ const PLANTED: &[(VolumeNamesBug, u64)] = &[
     (VolumeNamesBug::LateSet, 1_000_000),
     (VolumeNamesBug::ReplacedShown, 5_000_020),
     (VolumeNamesBug::Volume(VolumeBug::RenamedNameForgotten), 5_000_000),
+    (VolumeNamesBug::Volume(VolumeBug::DependenceIgnored), 34_000_000),
     (VolumeNamesBug::Volume(VolumeBug::AnsweredOutOfOrder), 7_000_020),
     (VolumeNamesBug::Volume(VolumeBug::MovesEarly), 7_000_100),
 ];
