@@ -45,8 +45,9 @@ const SLOW_MS: (u64, u64) = (30, 60);
 /// The time for which the request of a late rename waits, and in which its kernel looks names up. *Units*: milliseconds.
 const LATE_MS: (u64, u64) = (30, 90);
 const LOOKED_UP: Duration = Duration::from_millis(8);
-/// The time that a host spends before a name which its kernel was given in a directory that it has changed is not waited
-/// for any more, and for which the request of a rename of that name waits. *Units*: milliseconds.
+/// A change of another host waits for a name that a kernel was given, in a directory that its host has changed, for 600 ms
+/// (`given` of the client): a time that is over just before, and the one for which the request of a rename of that name is
+/// late. *Units*: milliseconds.
 const NAME_ENDS: Duration = Duration::from_millis(585);
 const NAME_LATE_MS: (u64, u64) = (596, 630);
 /// The most calls that are repeated while another one is under way.

@@ -4,7 +4,7 @@
 //! Owns: the limits, and the count of the allocator, which is that of all subcommands. Each row is measured in its own
 //! process. A charge is right if it differs from what is used by at most 3 % of the cache's memory. Tables take at most
 //! the design's 120 bytes a block (200 of `adaptive`). LIRS and `dear` have limits of their own, because they remember
-//! three times as many evicted blocks as they hold, and at least 64 Ki; `dear` is measured with one stream.
+//! three times as many evicted blocks as they hold, and at least 64 Ki. `dear` alone is measured with one stream.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -36,8 +36,8 @@ const BASE_BYTES: u64 = 2 << 20;
 const NAME: &str = "cache-memory";
 /// The first word, after that name, of a process that measures one row.
 const ROW: &str = "--row";
-/// The number of streams that refer to blocks of a policy alone. A whole cache has as many as it counts apart, because it
-/// is charged for that many.
+/// The number of streams that refer to blocks of a policy alone, and that a whole cache with `dear` meets. Other whole
+/// caches have as many as they count apart, because they are charged for that many.
 const STREAMS: u64 = 20;
 /// What the allocator adds to each allocation. *Units*: bytes.
 const HEADER_BYTES: usize = size_of::<usize>();
