@@ -67,7 +67,7 @@ pub async fn purge(store: &SpanSet, reopener: Option<&ProxyReopener>, params: Va
 fn read(params: Value) -> Result<PurgeRequest, ControlFault> {
     PurgeRequest::from_value(params).map_err(|message| {
         let remedy =
-            r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}, also with "soft": true"#;
+            r#"say one of {"key": URL}, {"prefix": URL}, {"tags": [TAG]}, {"all": true}, also with "soft": true"#;
         ControlFault::new(FaultKind::Invalid, message, remedy)
     })
 }

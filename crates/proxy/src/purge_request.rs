@@ -10,6 +10,9 @@ use serde_json::Value;
 /// What the JSON of a purge may be.
 const FORMS: &str = r#"A purge is one of {"url": URL}, {"prefix": URL}, {"tags": [TAG, …]}, {"all": true}, each also with "soft": true and "wait": "accepted" or "applied""#;
 
+/// The most characters of a text that is no URL which the refusal repeats.
+const SHOWN_CHARS_MAX: usize = 100;
+
 /// What a purge is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PurgeSubject {
@@ -84,11 +87,27 @@ fn of_words(words: serde_json::Result<PurgeFields>) -> Result<PurgeRequest, Stri
         (None, None, None, Some(true)) => PurgeSubject::All,
         _ => return Err(format!("{FORMS}; this purges nothing, or several of these.")),
     };
+    if let PurgeSubject::Url(url) | PurgeSubject::Prefix(url) = &subject
+        && !has_scheme_and_host(url)
+    {
+        let shown: String = url.chars().take(SHOWN_CHARS_MAX).collect();
+        return Err(format!(
+            "{shown:?} is no whole URL, so nothing is purged. \
+             A URL or a prefix of URLs begins with http:// or https:// and a host, as http://example.org/a."
+        ));
+    }
     let wish = wait.map(|word| match word {
         WaitWord::Accepted => PurgeWish::Accepted,
         WaitWord::Applied => PurgeWish::Applied,
     });
     Ok(PurgeRequest { subject, is_soft: soft, wish })
+}
+
+/// Whether a text begins as all keys of responses do: with a scheme and at least the beginning of a host.
+fn has_scheme_and_host(url: &str) -> bool {
+    let Some((scheme, rest)) = url.split_once("://") else { return false };
+    let is_http = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    is_http && rest.bytes().next().is_some_and(|byte| !b"/?#:".contains(&byte))
 }
 
 #[cfg(test)]
@@ -146,5 +165,25 @@ mod tests {
             let error = PurgeRequest::parse(json.as_bytes()).expect_err(json);
             assert!(error.starts_with("A purge is one of"), "{error}");
         }
+    }
+
+    #[test]
+    fn purges_without_scheme_or_host_are_refused() {
+        for bad in ["a", "/a", "example.org/a", "//example.org/a", "http:/a", "http://", "https:///a", "ftp://h/"] {
+            for kind in ["url", "key", "prefix"] {
+                let json = serde_json::json!({ kind: bad }).to_string();
+                let error = PurgeRequest::parse(json.as_bytes()).expect_err(&json);
+                assert!(error.starts_with(&format!("{bad:?} is no whole URL")), "{error}");
+            }
+        }
+        for good in ["http://h", "HTTPS://h/a", "http://[::1]:80/"] {
+            for kind in ["url", "prefix"] {
+                let json = serde_json::json!({ kind: good }).to_string();
+                assert!(PurgeRequest::parse(json.as_bytes()).is_ok(), "{json}");
+            }
+        }
+        let json = serde_json::json!({ "url": "x".repeat(1000) }).to_string();
+        let error = PurgeRequest::parse(json.as_bytes()).expect_err("no URL");
+        assert!(error.len() < 300, "{error}");
     }
 }

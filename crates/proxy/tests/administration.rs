@@ -431,6 +431,11 @@ async fn unclear_purges_purge_nothing() {
         let reply = purge_by_body(admin, body, &[AUTHORIZATION]).await;
         assert_eq!(reply.status, 400, "{body}");
     }
+    for body in [r#"{"url": "127.0.0.1/a"}"#, r#"{"prefix": "/"}"#, r#"{"prefix": "http://", "soft": true}"#] {
+        let reply = purge_by_body(admin, body, &[AUTHORIZATION]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (400, "nectary; detail=purge-unclear"), "{body}");
+        assert!(reply.text().contains("begins with http:// or https:// and a host"), "{}", reply.text());
+    }
     let mut client = TestClient::connect(admin).await;
     let head = ["POST /purge HTTP/1.1", AUTHORIZATION, "content-length: 2000000"];
     assert_eq!(client.ask(&head).await.status, 400);

@@ -95,6 +95,10 @@ async fn purge_accepts_any_site_name() {
         ("http://one", true, "http://one"),
         ("https://www.one.example", true, "http://one.example/"),
         ("http://three.example/x", false, "http://three.example/x"),
+        ("http://Three.example:80/X", false, "http://three.example/X"),
+        ("HTTP://Three.example:80/X", true, "http://three.example/X"),
+        ("http://Three.example:81/", true, "http://three.example:81/"),
+        ("http://Thr", true, "http://thr"),
     ] {
         assert_eq!(texts(reopener.keys_of(url, is_prefix)), [expected], "{url}");
     }

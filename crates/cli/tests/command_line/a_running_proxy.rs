@@ -258,7 +258,7 @@ fn control_socket_purges_running_proxy() {
         // The origin server has ended.
         assert!(proxy.ask("GET", &url).starts_with("HTTP/1.1 502"), "{which}");
     }
-    for wrong in ["{}", r#"{"tags":[]}"#, r#"{"all":false}"#, r#"{"tags":[""]}"#] {
+    for wrong in ["{}", r#"{"tags":[]}"#, r#"{"tags":[""]}"#, r#"{"key":"h/a"}"#, r#"{"prefix":"/a"}"#] {
         let answer = ask_control(&scratch, &format!(r#"{{"method":"purge","params":{wrong}}}"#));
         assert_eq!(answer["error"]["kind"], "invalid", "{wrong}: {answer}");
     }

@@ -5,6 +5,7 @@
 use http::Uri;
 
 use super::site_table::SiteTable;
+use crate::rules::key::push_key;
 
 /// A URL, or the beginning of URLs.
 #[derive(Debug, Clone, Copy)]
@@ -15,10 +16,10 @@ pub(crate) struct KeysOfUrl<'a> {
 
 impl SiteTable {
     /// The keys under which responses for a URL may be stored: one, or several if URLs that begin so have keys of several
-    /// forms. A URL of no site is its own key; so is the beginning of a host, unless it is a site's name: then it is all
-    /// of the site.
+    /// forms. A URL of no site is its own key, in the form of keys; so is the beginning of a host, unless it is a
+    /// site's name: then it is all of the site.
     pub fn keys_of(&self, wanted: &KeysOfUrl<'_>) -> Vec<Vec<u8>> {
-        let as_it_is = || vec![wanted.url.as_bytes().to_vec()];
+        let as_it_is = || vec![own_key(wanted)];
         if !self.has_names() {
             return as_it_is();
         }
@@ -46,4 +47,26 @@ impl SiteTable {
         }
         if keys.is_empty() { as_it_is() } else { keys }
     }
+}
+
+/// The key of a URL that no site's name changes: scheme and host as all keys have them. What is no URL stays as it is.
+fn own_key(wanted: &KeysOfUrl<'_>) -> Vec<u8> {
+    let url = wanted.url;
+    let end = match url.find("://").map(|at| at + 3) {
+        Some(host) if wanted.is_prefix => match url[host..].find('/') {
+            Some(slash) => host + slash,
+            None => return url.to_ascii_lowercase().into_bytes(),
+        },
+        _ => url.len(),
+    };
+    let mut key = Vec::new();
+    if !url[..end].parse::<Uri>().is_ok_and(|uri| push_key(&mut key, &uri)) {
+        return url.as_bytes().to_vec();
+    }
+    if wanted.is_prefix {
+        // The path of the prefix, instead of that of its host alone.
+        key.pop_if(|last| *last == b'/');
+        key.extend_from_slice(&url.as_bytes()[end..]);
+    }
+    key
 }
