@@ -74,12 +74,17 @@ async fn purge(node: &FleetProxyNode, url: &str, headers: &[&str]) -> ClientRepl
 }
 
 async fn purge_by_body(node: &FleetProxyNode, body: &str) -> ClientReply {
+    purge_by_body_with(node, body, &[]).await
+}
+
+async fn purge_by_body_with(node: &FleetProxyNode, body: &str, headers: &[&str]) -> ClientReply {
     let admin = node.proxy.admin_address.expect("an address for administration");
     let mut client = TestClient::connect(admin).await;
     let length = body.len();
     let head =
         format!("POST /purge HTTP/1.1\r\nhost: {admin}\r\n{AUTHORIZATION}\r\n{JSON}\r\ncontent-length: {length}");
-    client.send(format!("{head}\r\n\r\n{body}").as_bytes()).await;
+    let headers = [&[""][..], headers].concat().join("\r\n");
+    client.send(format!("{head}{headers}\r\n\r\n{body}").as_bytes()).await;
     client.reply(false).await
 }
 
@@ -235,8 +240,18 @@ async fn caller_chooses_purge_wait() {
     }
     assert_eq!(purge(&node, &url, &["nectary-purge-wait: never"]).await.status, 400);
     assert_eq!(purge_by_body(&node, r#"{"all": true, "wait": "never"}"#).await.status, 400);
+    // A body may leave the choice to the header.
+    for (wait, header, detail) in [
+        ("", "nectary-purge-wait: applied", "nectary; detail=purge-applied"),
+        (r#", "wait": "accepted""#, "nectary-purge-wait: applied", "nectary; detail=purge-accepted"),
+    ] {
+        let reply = purge_by_body_with(&node, &format!(r#"{{"url": "{url}"{wait}}}"#), &[header]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (200, detail), "{wait}");
+    }
+    let unclear = purge_by_body_with(&node, r#"{"all": true}"#, &["nectary-purge-wait: never"]).await;
+    assert_eq!((unclear.status, unclear.cache_status().as_str()), (400, "nectary; detail=purge-unclear"));
     let log = fleet.log();
-    assert_eq!(log.len(), 3);
+    assert_eq!(log.len(), 5);
     assert!(log.iter().all(|purge| purge.scope == PurgeScope::Keys(vec![url.clone().into_bytes()])), "{log:?}");
 }
 
@@ -255,7 +270,7 @@ async fn purges_without_room_purge_everything() {
     store(&nodes, &url).await;
     // The room is for the first few of these.
     for length in 100..360 {
-        let body = format!(r#"{{"prefix": "{}"}}"#, "x".repeat(length));
+        let body = format!(r#"{{"prefix": "http://c.test/{}"}}"#, "x".repeat(length));
         assert_eq!(purge_by_body(&nodes[0], &body).await.status, 200);
     }
     for node in &nodes {

@@ -148,6 +148,12 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
         Ok(wanted) => wanted,
         Err(error) => return refused(&error),
     };
+    // What the body says counts more than the header.
+    let wish = match (wish, wish_of(&request.headers)) {
+        (Some(wish), _) => Some(wish),
+        (None, Ok(wish)) => wish,
+        (None, Err(text)) => return refused(text),
+    };
     let effect = effect_of(&request, is_soft);
     if let Some(seat) = &request.worker.fleet
         && let Some((scope, what)) = scope_of(&request, &subject)

@@ -16,7 +16,7 @@ use super::purge_answer;
 use crate::body::ReplyBody;
 use crate::fleet::{FleetSeat, outcome_json, outcome_text};
 
-/// The header of a `PURGE` that says what its answer waits for: `accepted` or `applied`.
+/// The header of a purge that says what its answer waits for: `accepted` or `applied`.
 const WAIT: &str = "nectary-purge-wait";
 
 /// What a purge is about, for its answer.
@@ -27,14 +27,14 @@ pub(super) struct PurgedThings {
     pub text: String,
 }
 
-/// What a `PURGE` wishes to wait for; `Err` if its header is unclear.
+/// What a purge wishes to wait for; `Err` if its header is unclear.
 pub(super) fn wish_of(headers: &HeaderMap) -> Result<Option<PurgeWish>, &'static str> {
     let mut values = headers.get_all(WAIT).iter();
     match (values.next().map(|value| value.as_bytes().trim_ascii()), values.next()) {
         (None, None) => Ok(None),
         (Some(b"applied"), None) => Ok(Some(PurgeWish::Applied)),
         (Some(b"accepted"), None) => Ok(Some(PurgeWish::Accepted)),
-        _ => Err("The header Nectary-Purge-Wait of a PURGE is `applied` or `accepted`."),
+        _ => Err("The header Nectary-Purge-Wait of a purge is `applied` or `accepted`."),
     }
 }
 
