@@ -1,4 +1,4 @@
-//! `nectary status`: every running part, its state, its problems and their remedies.
+//! `nectary status`: every running part, its state, its problems and their remedies; also mounts that lost their process.
 //!
 //! Owns: the presentation, and the exit code, which depends on the worst state.
 
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::StatusArguments;
 use crate::exit::{CommandFailure, NOT_FOUND};
+use crate::mounts::dead_mounts::dead_mounts_in;
 use crate::output;
 use crate::services::running_parts::running_parts;
 
@@ -19,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Runs the command.
 pub fn run(arguments: &StatusArguments) -> Result<u8, CommandFailure> {
     let directory = RuntimeDirectory::open()?;
-    let parts = running_parts(&directory, PATIENCE)?;
+    let mut parts = running_parts(&directory, PATIENCE)?;
+    parts.extend(dead_mounts_in(&directory));
     if arguments.json {
         let list: Vec<Value> = parts.iter().map(as_json).collect();
         output::json(&list)?;

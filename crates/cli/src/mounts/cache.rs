@@ -71,6 +71,7 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, CommandFailure> {
         return Err(failure);
     }
     requests.until_unmounted(TREES, &*tree, &shutdown).await?;
+    TREES.forget(&tree.options().directory);
     control.stop().await;
     finish(&tree).await?;
     TREES.note("unmounted");

@@ -5,6 +5,7 @@
 //! mount that is in use ends when its last user has gone. Leaves to others: the mounted file system, and its status.
 
 pub mod cache;
+pub mod dead_mounts;
 pub mod helper;
 pub mod options;
 
@@ -97,6 +98,8 @@ pub struct MountKind {
     pub socket: &'static str,
     /// The command that unmounts this kind of mount.
     pub umount: &'static str,
+    /// Whether the kernel lists a mount of this kind on a directory; its process may be dead.
+    pub is_mounted: fn(&Path) -> bool,
     /// Removes the mount of a dead process; `false`: the directory has no mount of this kind.
     pub release: fn(&Path) -> Result<bool, nectary_attach::Error>,
 }
@@ -107,6 +110,7 @@ pub const TREES: MountKind = MountKind {
     component: "cache",
     socket: "cache",
     umount: "nectary cache umount",
+    is_mounted: nectary_attach::is_tree,
     release: |directory| match nectary_attach::is_tree(directory) {
         true => unmount_tree(directory, true).map(|()| true),
         false => Ok(false),
@@ -119,6 +123,7 @@ pub const VOLUMES: MountKind = MountKind {
     component: "volume",
     socket: "volume-mount",
     umount: "nectary volume umount",
+    is_mounted: nectary_attach::is_volume,
     release: |directory| match nectary_attach::is_volume(directory) {
         true => unmount_volume(directory, true).map(|()| true),
         false => Ok(false),
@@ -191,6 +196,7 @@ impl MountKind {
 
     /// Prints the directory, and what is mounted there. A process in the background writes to its log after that.
     pub fn announce(self, directory: &Path, what: &str, leave_terminal: bool) -> Result<(), CommandFailure> {
+        self.remember(directory);
         let shown = directory.display();
         if !leave_terminal {
             self.note(format_args!("{what}; `{} {shown}` or Ctrl-C unmounts it", self.umount));

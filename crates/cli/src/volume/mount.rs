@@ -113,6 +113,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, CommandFailure> {
     requests.until_unmounted(VOLUMES, &*volume, &shutdown).await?;
     // The control socket is removed last: `umount` waits for that, so everything is committed when it returns.
     let finished = finish(&volume).await;
+    VOLUMES.forget(volume.directory());
     control.stop().await;
     finished?;
     VOLUMES.note("unmounted");

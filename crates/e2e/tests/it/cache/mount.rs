@@ -133,6 +133,10 @@ fn killed_cache_leaves_source_complete() {
         assert!(fs::read(below).expect("it is there") == *bytes, "file {index}");
     }
     assert_eq!(fs::read(mounted.shown("0")).map_err(|error| error.kind()), Err(ErrorKind::NotConnected));
+    for _ in 0..2 {
+        let (code, text) = mounted.run(&["status"]);
+        assert!(code == 1 && text.contains(&format!("nectary cache umount {shown}")), "{code} {text}");
+    }
     mounted.mounts += 1;
     mounted.process = mount(&mounted.scratch, "source", 1);
     for (index, bytes) in written.iter().enumerate() {
