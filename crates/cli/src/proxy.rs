@@ -542,7 +542,9 @@ fn short_name(path: &Path) -> String {
 /// Describes the entries found when the store was opened; a large index is still being read in the background.
 fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
     if is_loading {
-        format!("{entries} entries at the last checkpoint, index still being read; opened in {milliseconds} ms")
+        // A store without a checkpoint is not empty.
+        let known = if entries == 0 { String::new() } else { format!(" ({entries} at the last checkpoint)") };
+        format!("number of entries not known yet{known}, index still being read; opened in {milliseconds} ms")
     } else {
         format!("{entries} entries found in {milliseconds} ms")
     }
@@ -612,6 +614,8 @@ mod tests {
     fn start_line_counts_known_entries() {
         assert_eq!(found_entries(36_000, false, 12), "36000 entries found in 12 ms");
         let loading = found_entries(36_000, true, 12);
-        assert_eq!(loading, "36000 entries at the last checkpoint, index still being read; opened in 12 ms");
+        let expected = "number of entries not known yet (36000 at the last checkpoint), index still being read; opened in";
+        assert_eq!(loading, format!("{expected} 12 ms"));
+        assert!(found_entries(0, true, 12).starts_with("number of entries not known yet, index still"));
     }
 }

@@ -1,4 +1,4 @@
-//! `nectary status`: every running part, its state, its problems and their remedies; also mounts that lost their process.
+//! `nectary status`: every running part, its state, its problems and their remedies; also mounts without a process.
 //!
 //! Owns: the presentation, and the exit code, which depends on the worst state.
 
