@@ -614,8 +614,8 @@ mod tests {
     fn start_line_counts_known_entries() {
         assert_eq!(found_entries(36_000, false, 12), "36000 entries found in 12 ms");
         let loading = found_entries(36_000, true, 12);
-        let expected = "number of entries not known yet (36000 at the last checkpoint), index still being read; opened in";
-        assert_eq!(loading, format!("{expected} 12 ms"));
+        let expected = "number of entries not known yet (36000 at the last checkpoint), index still being read";
+        assert_eq!(loading, format!("{expected}; opened in 12 ms"));
         assert!(found_entries(0, true, 12).starts_with("number of entries not known yet, index still"));
     }
 }
