@@ -314,7 +314,12 @@ pub struct StatusArguments {
 pub struct ProxyArguments {
     /// Address to listen on, for example 127.0.0.1:8080, [::1]:8080, :8080 for every address, or unix:PATH; may be given
     /// again
-    #[arg(long, value_name = "ADDR", required_unless_present = "config", value_parser = parse_listen)]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        required_unless_present_any = ["config", "check_config"],
+        value_parser = parse_listen
+    )]
     pub listen: Vec<ListenAddress>,
     #[command(flatten)]
     pub origin: OriginArguments,
@@ -337,7 +342,7 @@ pub struct ProxyArguments {
     #[command(flatten)]
     pub admin: AdminArguments,
     /// Device of the store, made if it is absent: a path, `disk:/dev/sdb`, `memory:2G`
-    #[arg(long, value_name = "SPEC", required_unless_present = "config")]
+    #[arg(long, value_name = "SPEC", required_unless_present_any = ["config", "check_config"])]
     pub store: Option<String>,
     #[command(flatten)]
     pub spans: SpanArguments,

@@ -138,6 +138,8 @@ const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_VOID: &str = "the figures of this run mean nothing: keep the command and its seed, and report it";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
 
+const REMEDY_TRACE: &str = "check that it is a trace, and say its format with --format (`--help` lists them)";
+
 /// The failure of a server that cannot listen; if another program listens there, the failure names it.
 pub fn listening(error: nbd::Error) -> CommandFailure {
     match error.kind {
@@ -191,6 +193,9 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
     };
     if let Some(DonorError::TooLittle { .. }) = cause.downcast_ref::<DonorError>() {
         return Some((USAGE, None));
+    }
+    if let Some(DonorError::NotThere { .. }) = cause.downcast_ref::<DonorError>() {
+        return Some((FAILED, Some("give a smaller --memory, or end what uses the memory")));
     }
     if let Some(error) = device {
         // Most error messages of network RAM disks already contain the remedy.
@@ -258,8 +263,9 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         });
     }
     match cause.downcast_ref::<trace::Error>() {
-        Some(trace::Error::Absent { .. }) => return Some((NOT_FOUND, None)),
-        Some(trace::Error::Malformed { .. } | trace::Error::TooLarge { .. } | trace::Error::Usage(_)) => {
+        Some(trace::Error::Absent { .. }) => return Some((NOT_FOUND, Some("check the path"))),
+        Some(trace::Error::Malformed { .. }) => return Some((USAGE, Some(REMEDY_TRACE))),
+        Some(trace::Error::TooLarge { .. } | trace::Error::Usage(_)) => {
             return Some((USAGE, None));
         }
         Some(trace::Error::Io { source, .. }) => {

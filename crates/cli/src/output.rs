@@ -31,6 +31,11 @@ pub fn write(bytes: &[u8]) -> Result<(), CommandFailure> {
     }
 }
 
+/// A value in a list of figures, without quotation marks.
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Formats figures as lines `name: value`, with nested ones indented; values named `…_bytes` are also shown as a size.
 pub fn figures(value: &Value, indent: usize) -> String {
     let Value::Object(members) = value else { return String::new() };
@@ -40,6 +45,18 @@ pub fn figures(value: &Value, indent: usize) -> String {
         match value {
             Value::Null => {}
             Value::Object(_) => text += &format!("{:indent$}{shown}\n{}", "", figures(value, indent + 2)),
+            Value::Array(elements) if elements.iter().any(Value::is_object) => {
+                let deeper = indent + 2;
+                text += &format!("{:indent$}{shown}\n", "");
+                for (index, element) in elements.iter().enumerate() {
+                    text += &format!("{:deeper$}{}.\n{}", "", index + 1, figures(element, deeper + 2));
+                }
+            }
+            Value::Array(elements) => {
+                let words: Vec<String> = elements.iter().map(word).collect();
+                let words = if words.is_empty() { "none".to_owned() } else { words.join(", ") };
+                text += &format!("{:indent$}{shown}: {words}\n", "");
+            }
             Value::String(value) => text += &format!("{:indent$}{shown}: {value}\n", ""),
             value => match value.as_u64().filter(|_| name.ends_with("_bytes") || name == "bytes") {
                 Some(bytes) if bytes >= 1024 => {
@@ -64,5 +81,9 @@ mod tests {
         assert!(text.contains("span bytes: 4294967296 (4G)\n"), "{text}");
         assert!(text.contains("counts\n  puts: 7\n"), "{text}");
         assert!(!text.contains("stopped"), "{text}");
+        let lists = serde_json::json!({ "peers": [{ "name": "a" }, { "name": "b" }], "urls": ["x", "y"], "left": [] });
+        let text = figures(&lists, 0);
+        assert!(text.contains("peers\n  1.\n    name: a\n  2.\n    name: b\n"), "{text}");
+        assert!(text.contains("urls: x, y\n") && text.contains("left: none\n"), "{text}");
     }
 }

@@ -16,6 +16,9 @@ use crate::services::running_parts::running_parts;
 
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// What to do about a part without a valid answer.
+const REMEDY_SILENT: &str =
+    "find its process with `ss -lxp` as root; `kill -CONT PID` if it is stopped, else restart it";
 
 /// Runs the command.
 pub fn run(arguments: &StatusArguments) -> Result<u8, CommandFailure> {
@@ -46,14 +49,18 @@ fn exit_code(parts: &[RunningPart]) -> u8 {
 fn as_json(part: &RunningPart) -> Value {
     match &part.status {
         Ok(status) => json!({ "socket": part.path, "status": status }),
-        Err(error) => json!({ "socket": part.path, "error": error.to_string() }),
+        Err(error) => json!({ "socket": part.path, "error": error.to_string(), "do": REMEDY_SILENT }),
     }
 }
 
 fn as_text(part: &RunningPart, verbose: bool) -> String {
     let status = match &part.status {
         Ok(status) => status,
-        Err(error) => return format!("broken    {}\n  {error}\n", part.path.display()),
+        Err(error) => {
+            let (path, error) = (part.path.display().to_string(), error.to_string());
+            let what = error.strip_prefix(&format!("{path}: ")).unwrap_or(&error);
+            return format!("broken    {path}\n  {what}\n  what to do: {REMEDY_SILENT}\n");
+        }
     };
     let state = status.state.as_str();
     let mut text = format!("{state:<9} {} {} (process {})\n", status.component, status.name, status.pid);
@@ -85,6 +92,14 @@ mod tests {
         assert_eq!(exit_code(&[good()]), 0);
         assert_eq!(exit_code(&[good(), slow()]), 3);
         assert_eq!(exit_code(&[slow(), dead(), good()]), 1);
+    }
+
+    #[test]
+    fn silent_part_is_named_once() {
+        let path = PathBuf::from("/run/nectary/a.sock");
+        let status = Err(nectary_host::Error::Protocol { path: path.clone(), problem: "no answer".to_owned() });
+        let text = as_text(&RunningPart { path, status }, false);
+        assert!(text.starts_with("broken    /run/nectary/a.sock\n  no answer\n  what to do: "), "{text}");
     }
 
     #[test]

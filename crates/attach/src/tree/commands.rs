@@ -107,7 +107,7 @@ impl MountedTree {
         };
         // The cache would take this mode while it knows no file, and then refuse every file that is opened.
         if mode == WriteMode::WriteBack {
-            return refused("others may write to SOURCE, and write-back would lose what they write");
+            return refused("others may write to SOURCE: write-back would lose that; use writethrough or readonly");
         }
         if self.options.cache.mode == WriteMode::ReadOnly && mode != WriteMode::ReadOnly {
             return refused("it was mounted read-only: unmount it and mount it again with another mode");

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use nectary_block::{DeviceSpec, SpecForm};
-use nectary_config::{LocatedValue, OriginConfig, ProxyConfig, ServerScheme, Setting, SourcePosition, StoreConfig};
+use nectary_config::{
+    ConfigProblem, LocatedValue, OriginConfig, ProxyConfig, ServerScheme, Setting, SourcePosition, StoreConfig,
+};
 use nectary_host::log::{self, LogLevel};
 use nectary_proxy::NameFiles;
 use nectary_store::{AdmitRule, ClusterRead, WriteBudget};
@@ -22,7 +24,19 @@ use crate::output;
 /// The longest time that the check of a file waits for the address of a name.
 const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Reads a file and writes its warnings to the log. *Errors*: all that is wrong with it, one text.
+/// The most problems of a file that are shown.
+const PROBLEMS_SHOWN_MAX: usize = 10;
+
+/// Describes the first problems of a file, and says how many more there are.
+fn shown(problems: &[ConfigProblem]) -> String {
+    let mut lines: Vec<String> = problems.iter().take(PROBLEMS_SHOWN_MAX).map(ToString::to_string).collect();
+    if problems.len() > PROBLEMS_SHOWN_MAX {
+        lines.push(format!("and {} more", problems.len() - PROBLEMS_SHOWN_MAX));
+    }
+    lines.join("\n")
+}
+
+/// Reads a file and writes its warnings to the log. *Errors*: the first problems of the file, in one text.
 pub fn read(path: &Path) -> Result<Arc<ProxyConfig>, String> {
     match ProxyConfig::read(path) {
         Ok((config, warnings)) => {
@@ -33,7 +47,7 @@ pub fn read(path: &Path) -> Result<Arc<ProxyConfig>, String> {
             }
             Ok(Arc::new(config))
         }
-        Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
+        Err(problems) => Err(shown(&problems)),
     }
 }
 
@@ -42,7 +56,7 @@ pub fn options_of(path: &Path) -> Result<ProxyArguments, CommandFailure> {
     let wrong =
         |what: String| CommandFailure::new(USAGE, what, "`nectary proxy --check-config --config FILE` checks a file");
     let config = read(path).map_err(wrong)?;
-    nectary_proxy::check_config(&config).map_err(|problems| wrong(problems.to_string()))?;
+    nectary_proxy::check_config(&config).map_err(|problems| wrong(shown(&problems.0)))?;
     arguments_of(config)
 }
 

@@ -22,7 +22,7 @@ pub fn failure_of(error: Error) -> CommandFailure {
 }
 
 fn of_address(message: String, address: SocketAddr, reason: ErrorKind) -> Option<CommandFailure> {
-    let elsewhere = "or choose another address with --listen";
+    let elsewhere = "or choose another address (--listen, or --admin-listen for administration)";
     Some(match reason {
         ErrorKind::AddrInUse => match machine::who_listens(address) {
             Some(who) => {

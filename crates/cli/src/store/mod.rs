@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::arguments::{CreateArguments, DeleteArguments, PurgeArguments, ReadArguments, StoreCommand};
 use crate::device::{StoreAccess, close, open_device, open_store, opened, span_devices};
-use crate::exit::{CommandFailure, DEGRADED, FAILED, GOOD, USAGE};
+use crate::exit::{CommandFailure, DEGRADED, FAILED, GOOD, NOT_FOUND, USAGE};
 use crate::purge::purge_tags;
 use crate::{output, progress};
 use in_use::{BusyAlternative, explained};
@@ -58,10 +58,13 @@ async fn create(arguments: &CreateArguments) -> Result<u8, CommandFailure> {
         let device = match device {
             Ok(device) => device,
             Err(_) => {
-                return Err(open_device(spec, &arguments.device.engine, arguments.size)
-                    .await
-                    .err()
-                    .unwrap_or_else(gone));
+                let opened = open_device(spec, &arguments.device.engine, arguments.size).await;
+                let failure = opened.err().unwrap_or_else(gone);
+                let is_remote = ["nbd", "ram("].iter().any(|start| spec.starts_with(start));
+                return Err(match failure.code() {
+                    NOT_FOUND if !is_remote => failure.with_remedy("check the SPEC; with --size a file is created"),
+                    _ => failure,
+                });
             }
         };
         *size_bytes = arguments.size.unwrap_or(device.geometry().size_bytes);

@@ -157,10 +157,14 @@ fn status(volume: &AttachedVolume, server: &str) -> PartStatus {
     let figures = volume.figures();
     let session = figures.session;
     let mut status = PartStatus::healthy(super::MOUNT, &volume.directory().display().to_string());
+    let is_unmounted = !is_volume(volume.directory()) && !*volume.ended().borrow();
     if let Some(reason) = &session.ended {
         let what = format!("session {} has ended: {reason}", session.session);
-        status =
-            status.with_problem(PartHealth::Degraded, what, "a new session begins by itself once the server answers");
+        let remedy = match is_unmounted {
+            true => "end the programs that still use it: they get errors",
+            false => "a new session begins by itself once the server answers",
+        };
+        status = status.with_problem(PartHealth::Degraded, what, remedy);
     } else if let Some(trouble) = &session.trouble {
         let (what, remedy) = match trouble.is_reachable {
             true => ("the server answers, but the connection does not work", "see the cause, also in the server's log"),
@@ -170,7 +174,7 @@ fn status(volume: &AttachedVolume, server: &str) -> PartStatus {
         status =
             status.with_problem(PartHealth::Degraded, what, format!("{remedy}; what waits goes on by itself then"));
     }
-    if !is_volume(volume.directory()) && !*volume.ended().borrow() {
+    if is_unmounted {
         let what = left_behind(volume.held_elsewhere());
         let remedy = "it ends with its last user, or at SIGTERM";
         status = status.with_problem(PartHealth::Degraded, what, remedy);

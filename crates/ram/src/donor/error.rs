@@ -13,8 +13,7 @@ pub enum DonorError {
     },
     /// The machine has less memory available.
     #[error(
-        "{} of memory are to be lent, and {} are available on this machine: give a smaller --memory, or end what uses \
-         the memory",
+        "{} of memory are to be lent, and {} are available on this machine",
         format_size(*wanted_bytes),
         format_size(*available_bytes)
     )]

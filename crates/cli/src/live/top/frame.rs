@@ -33,6 +33,10 @@ pub fn lines(now: &TopSample, before: Option<&TopSample>, columns: usize, stream
         .map(|(count, word)| format!(", {}", parts(count, word)))
         .collect();
     lines.push(format!("nectary top: {caches}, {proxies}{volumes}"));
+    let donors = now.parts.iter().filter(|part| part["component"] == "donor").count();
+    if donors > 0 {
+        lines.push(format!("not shown: {}; `nectary status --verbose`", parts(donors, "donor")));
+    }
     for cache in &now.caches {
         lines.push(String::new());
         lines.extend(head(cache, change.as_ref()));
