@@ -24,6 +24,8 @@ const PARTS: [(&str, &str); 4] = [
 ];
 const NAME: &str = "proxy.toml";
 const USAGE: i32 = 2;
+/// The most problems of a file that the program shows.
+const PROBLEMS_SHOWN_MAX: usize = 10;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A wrong file.
@@ -71,6 +73,17 @@ fn look_at(text: &str, folder: &Path) -> Result<(Option<i32>, String)> {
     Ok((status.code(), said))
 }
 
+/// A message about all problems of a file, as the program shows it.
+fn shown(message: &str) -> String {
+    let is_start = |at: usize| at == 0 || message.as_bytes()[at - 1] == b'\n';
+    let starts = message.match_indices("proxy.toml:").map(|(at, _)| at).filter(|at| is_start(*at));
+    let starts: Vec<usize> = starts.collect();
+    match starts.get(PROBLEMS_SHOWN_MAX) {
+        Some(end) => format!("{}and {} more", &message[..*end], starts.len() - PROBLEMS_SHOWN_MAX),
+        None => message.to_owned(),
+    }
+}
+
 /// Checks a wrong file. *Returns*: how the program's answer differs from what is expected.
 pub fn difference(file: &WrongFile, folder: &Path) -> Result<Option<String>> {
     let (code, said) = look_at(&file.text, folder)?;
@@ -79,7 +92,7 @@ pub fn difference(file: &WrongFile, folder: &Path) -> Result<Option<String>> {
     }
     let found = said.strip_prefix("nectary: error: ").and_then(|rest| rest.split_once("\n  what to do: "));
     Ok(match found {
-        Some((message, _)) if message == file.message => None,
+        Some((message, _)) if message == shown(&file.message) => None,
         _ => Some(format!("{}: said\n{said}\nexpected\n{}", file.name, file.message)),
     })
 }
