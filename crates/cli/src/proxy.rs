@@ -121,7 +121,7 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, CommandFailure> {
 /// Whether this proxy shares keys with other nodes of a fleet, and so keeps copies of objects that are theirs.
 fn shares_keys(arguments: &ProxyArguments) -> bool {
     let fleet = arguments.file.read.as_ref().and_then(|config| config.fleet.as_ref());
-    fleet.is_some_and(|fleet| fleet.share.is_some())
+    fleet.is_some_and(|fleet| fleet.share.is_some() && fleet.members.is_empty())
 }
 
 /// Lets the process that serves inherited listeners next be told what it has to purge.

@@ -9,7 +9,12 @@
 
 pub mod configured;
 pub mod etcd;
+pub mod fixed;
+mod http2;
 pub mod machine;
 pub mod options;
+mod pauses;
+mod purge_bucket;
 pub mod records;
+mod renewed_tls;
 pub mod shares;

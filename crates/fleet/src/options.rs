@@ -3,6 +3,7 @@
 //! Owns: [`FleetOptions`]. `configured` makes them of `[fleet]`, the size of the store and the rules of the sites.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nectary_host::fleet::{FleetNode, NodeName, RulesHash};
 
@@ -39,6 +40,34 @@ pub enum FleetConnection {
         /// TLS with those that use it.
         tls: TlsFiles,
     },
+    /// By each other, without etcd. They share no keys.
+    Members {
+        /// All of them, also this one.
+        members: Vec<MemberAddress>,
+        /// The file with the purges that this node knows.
+        log: PathBuf,
+        /// TLS with the others: what this node shows and trusts.
+        tls: TlsFiles,
+        /// How long a node serves that does not hear from a member; `None` for ever.
+        serve_limit: Option<Duration>,
+    },
+}
+
+/// Where a fixed member is reached, which is its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberAddress {
+    /// A name or an address; IPv6 without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl MemberAddress {
+    /// The name of the member; `None` if a node cannot have it.
+    pub fn name(&self) -> Option<NodeName> {
+        let MemberAddress { host, port } = self;
+        NodeName::new(&if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+    }
 }
 
 /// A member of etcd.

@@ -153,8 +153,9 @@ struct ClaimValue {
     process: String,
 }
 
+/// A purge, as the log has it.
 #[derive(Serialize, Deserialize)]
-struct PurgeValue {
+pub(crate) struct PurgeValue {
     version: u32,
     effect: String,
     since: u32,
@@ -236,21 +237,7 @@ pub fn read_node(name: NodeName, since: u64, bytes: &[u8]) -> Option<FleetNode> 
 
 /// Writes a purge. *Errors*: `None` if it is out of bounds.
 pub fn write_purge(purge: &FleetPurge) -> Option<Vec<u8>> {
-    let (scope, texts) = match &purge.scope {
-        PurgeScope::Keys(texts) => ("keys", &texts[..]),
-        PurgeScope::Prefixes(texts) => ("prefixes", &texts[..]),
-        PurgeScope::Tags(texts) => ("tags", &texts[..]),
-        PurgeScope::All => ("all", &[][..]),
-    };
-    let value = PurgeValue {
-        version: VERSION,
-        effect: if purge.soft_since_s.is_some() { "soft" } else { "hard" }.to_owned(),
-        since: purge.soft_since_s.unwrap_or(0),
-        rules: purge.rules.to_string(),
-        scope: scope.to_owned(),
-        of: texts.iter().map(|text| escaped(text)).collect(),
-    };
-    Some(written(&value)).filter(|bytes| purge.is_bounded() && bytes.len() <= PURGE_BYTES_MAX)
+    Some(written(&PurgeValue::of(purge))).filter(|bytes| purge.is_bounded() && bytes.len() <= PURGE_BYTES_MAX)
 }
 
 /// Reads a purge; `None` if it is damaged, or of a later version.
@@ -258,22 +245,46 @@ pub fn read_purge(bytes: &[u8]) -> Option<FleetPurge> {
     if bytes.len() > PURGE_BYTES_MAX {
         return None;
     }
-    let value: PurgeValue = serde_json::from_slice(bytes).ok()?;
-    let texts = value.of.iter().map(|text| unescaped(text)).collect::<Option<Vec<_>>>()?;
-    let scope = match value.scope.as_str() {
-        "keys" => PurgeScope::Keys(texts),
-        "prefixes" => PurgeScope::Prefixes(texts),
-        "tags" => PurgeScope::Tags(texts),
-        "all" if texts.is_empty() => PurgeScope::All,
-        _ => return None,
-    };
-    let soft_since_s = match value.effect.as_str() {
-        "hard" if value.since == 0 => None,
-        "soft" => Some(value.since),
-        _ => return None,
-    };
-    let purge = FleetPurge { scope, soft_since_s, rules: RulesHash::parse(&value.rules)? };
-    (value.version == VERSION && purge.is_bounded()).then_some(purge)
+    serde_json::from_slice::<PurgeValue>(bytes).ok()?.purge()
+}
+
+impl PurgeValue {
+    /// The value of a purge.
+    pub fn of(purge: &FleetPurge) -> PurgeValue {
+        let (scope, texts) = match &purge.scope {
+            PurgeScope::Keys(texts) => ("keys", &texts[..]),
+            PurgeScope::Prefixes(texts) => ("prefixes", &texts[..]),
+            PurgeScope::Tags(texts) => ("tags", &texts[..]),
+            PurgeScope::All => ("all", &[][..]),
+        };
+        PurgeValue {
+            version: VERSION,
+            effect: if purge.soft_since_s.is_some() { "soft" } else { "hard" }.to_owned(),
+            since: purge.soft_since_s.unwrap_or(0),
+            rules: purge.rules.to_string(),
+            scope: scope.to_owned(),
+            of: texts.iter().map(|text| escaped(text)).collect(),
+        }
+    }
+
+    /// The purge of a value; `None` if it is damaged, or of a later version.
+    pub fn purge(&self) -> Option<FleetPurge> {
+        let texts = self.of.iter().map(|text| unescaped(text)).collect::<Option<Vec<_>>>()?;
+        let scope = match self.scope.as_str() {
+            "keys" => PurgeScope::Keys(texts),
+            "prefixes" => PurgeScope::Prefixes(texts),
+            "tags" => PurgeScope::Tags(texts),
+            "all" if texts.is_empty() => PurgeScope::All,
+            _ => return None,
+        };
+        let soft_since_s = match self.effect.as_str() {
+            "hard" if self.since == 0 => None,
+            "soft" => Some(self.since),
+            _ => return None,
+        };
+        let purge = FleetPurge { scope, soft_since_s, rules: RulesHash::parse(&self.rules)? };
+        (self.version == VERSION && purge.is_bounded()).then_some(purge)
+    }
 }
 
 /// Bytes as visible ASCII: all others, and `\`, as `\xNN`.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nectary_config::ProxyConfig;
 use nectary_fleet::configured::options_of;
 use nectary_fleet::etcd::EtcdFleet;
+use nectary_fleet::fixed::FixedFleet;
 use nectary_fleet::options::FleetConnection;
 use nectary_host::PartProblem;
 use nectary_host::fleet::{FleetMembership, NodeStanding, PurgeStore};
@@ -79,17 +80,22 @@ impl FleetNode {
         let help = "mend [fleet] in the configuration";
         let options = options_of(fleet, store.stat().span_bytes, rules);
         let options = options.map_err(|error| CommandFailure::new(USAGE, error, help))?;
-        let FleetConnection::Etcd { endpoints, tls } = &options.connection;
         let purges: Arc<dyn PurgeStore> = Arc::new(FleetStore::new(store.clone()));
-        let joined = EtcdFleet::start(&options, endpoints.clone(), tls, purges);
-        let joined = joined.map_err(|error| {
-            CommandFailure::new(FAILED, format!("cannot join the fleet {}: {error}", options.fleet), help)
-        })?;
-        let (node, name, count) = (&options.node, &options.fleet, endpoints.len());
-        let text =
-            format_args!("joins the fleet {name} as {node}, by {count} members of etcd; until then origins answer");
+        let (joined, by) = match &options.connection {
+            FleetConnection::Etcd { endpoints, tls } => {
+                let joined = EtcdFleet::start(&options, endpoints.clone(), tls, purges);
+                (joined.map(|it| it as Arc<dyn FleetMembership>), format!("{} members of etcd", endpoints.len()))
+            }
+            FleetConnection::Members { members, log, tls, serve_limit } => {
+                let joined = FixedFleet::start(&options, members, log, tls, *serve_limit, purges);
+                (joined.map(|it| it as Arc<dyn FleetMembership>), format!("{} fixed members", members.len()))
+            }
+        };
+        let (node, name) = (&options.node, &options.fleet);
+        let membership = joined
+            .map_err(|error| CommandFailure::new(FAILED, format!("cannot join the fleet {name}: {error}"), help))?;
+        let text = format_args!("joins the fleet {name} as {node}, by {by}; until then origins answer");
         log::write(LogLevel::Note, "proxy", text);
-        let membership: Arc<dyn FleetMembership> = joined;
         Ok(Some(FleetNode { seat: FleetSeat::new(membership, fleet), told: Mutex::default() }))
     }
 

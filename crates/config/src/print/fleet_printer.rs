@@ -13,13 +13,14 @@ pub(super) fn fleet_entries(fleet: &FleetConfig) -> Entries {
     let (etcd, purges, share) = (&fleet.etcd_tls, &fleet.purges, fleet.share.as_ref());
     vec![
         ("name", optional(&fleet.name, |name| text(name))),
-        ("node", Some(text(&fleet.node))),
+        ("node", fleet.members.is_empty().then(|| text(&fleet.node))),
         ("zone", optional(&fleet.zone, |zone| text(zone))),
         ("address", share.map(|share| text(&share.address.to_string()))),
         ("listen", share.and_then(|share| optional(&share.listen, |address| text(&address.to_string())))),
         ("cert", share.map(|share| file(&share.cert))),
         ("key", share.map(|share| file(&share.key))),
         ("ca", share.map(|share| file(&share.ca))),
+        ("members", list(&fleet.members, |member| text(&member.to_string()))),
         ("etcd", list(&fleet.etcd, |url| text(&with_port(url)))),
         ("etcd-ca", optional(&etcd.ca, |path| file(path))),
         ("etcd-cert", optional(&etcd.cert, |path| file(path))),
@@ -33,6 +34,7 @@ pub(super) fn fleet_entries(fleet: &FleetConfig) -> Entries {
         ("purge-time", time(&purges.time)),
         ("purge-rate", optional(&purges.rate, |rate| text(&rate.to_string()))),
         ("purge-log-size", size(&purges.log_bytes_max)),
+        ("purge-log", optional(&purges.log, |path| file(path))),
         ("purge-log-age", time(&purges.log_age)),
     ]
 }

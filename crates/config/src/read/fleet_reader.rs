@@ -9,12 +9,16 @@ use super::table_reader::{TableReader, TimeBound};
 use crate::place::{LocatedValue, Setting};
 use crate::quantity::exact_time;
 use crate::text::{etcd_url, fleet_name, node_name, peer_address, request_rate, socket_address, zone_name};
-use crate::values::{EtcdTls, FleetConfig, FleetPurges, FleetShare, PurgeAnswer, PurgeWhenCut, ServerScheme};
+use crate::values::{
+    EtcdTls, FleetConfig, FleetPurges, FleetShare, PeerAddress, PurgeAnswer, PurgeWhenCut, ServerScheme,
+};
 
 /// The bounds of a lease. etcd ends none earlier than two seconds after it was asked.
 const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(300);
 /// The bounds of the log. *Units*: bytes.
 const LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
+/// The most fixed members: each one asks all others.
+const MEMBERS_MAX: usize = 16;
 /// The most purges that wait for etcd.
 const QUEUE_MAX: u32 = 100_000;
 
@@ -22,9 +26,10 @@ const QUEUE_MAX: u32 = 100_000;
 pub(super) fn fleet(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedValue<FleetConfig> {
     let config = FleetConfig {
         name: table.text(out, "name", fleet_name),
-        node: table.required(out, "node", |out| table.text(out, "node", node_name)).unwrap_or_default(),
+        node: node(out, table),
         zone: table.text(out, "zone", zone_name),
         share: share(out, table),
+        members: table.list(out, "members", peer_address),
         etcd: table.list(out, "etcd", etcd_url),
         etcd_tls: EtcdTls {
             ca: table.file(out, "etcd-ca"),
@@ -37,6 +42,7 @@ pub(super) fn fleet(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedV
         purges: purges(out, table),
     };
     connection(out, table);
+    members(out, table, &config);
     etcd_tls(out, table, &config);
     LocatedValue::new(config, table.place)
 }
@@ -76,6 +82,7 @@ fn purges(out: &mut ReadFindings, table: &TableReader<'_>) -> FleetPurges {
         time: table.time(out, "purge-time", TimeBound::Positive),
         rate: table.text(out, "purge-rate", request_rate),
         log_bytes_max: table.size(out, "purge-log-size", LOG_BYTES),
+        log: table.file(out, "purge-log"),
         log_age: table.time(out, "purge-log-age", TimeBound::Positive),
     };
     let queues = purges.when_cut.is_some_and(|when| when.value == PurgeWhenCut::Queue);
@@ -85,11 +92,71 @@ fn purges(out: &mut ReadFindings, table: &TableReader<'_>) -> FleetPurges {
     purges
 }
 
-/// A fleet is connected by etcd.
+/// The name of this node. Fixed members are named by their addresses.
+fn node(out: &mut ReadFindings, table: &TableReader<'_>) -> LocatedValue<String> {
+    if table.get("members").is_none() {
+        return table.required(out, "node", |out| table.text(out, "node", node_name)).unwrap_or_default();
+    }
+    if table.get("node").is_some() {
+        let place = table.key_place(out, "node");
+        out.unfit(place, "`node` is set with `members`", "leave it out: the members are named by their addresses");
+    }
+    let address = table.get("address").and_then(|value| value.get_ref().as_str());
+    let name = address.and_then(|text| peer_address(text).ok()).map(|address| address.to_string());
+    LocatedValue::new(name.unwrap_or_default(), table.place)
+}
+
+/// What fixed members need, and what they have no use for.
+fn members(out: &mut ReadFindings, table: &TableReader<'_>, config: &FleetConfig) {
+    if table.get("members").is_none() {
+        if let Some(log) = &config.purges.log {
+            out.doubt(log.place, "`purge-log` has no effect: etcd has the log", "leave it out, or write `members`");
+        }
+        return;
+    }
+    let place = table.key_place(out, "members");
+    if config.members.len() > MEMBERS_MAX {
+        out.unfit(place, format!("`members` has more than {MEMBERS_MAX} addresses"), "use etcd for so many nodes");
+    }
+    let is_twice = |(index, member): (usize, &LocatedValue<PeerAddress>)| {
+        config.members[..index].iter().any(|other| other.value == member.value)
+    };
+    if config.members.iter().enumerate().any(is_twice) {
+        out.unfit(place, "`members` has an address twice", "write each address once");
+    }
+    for needed in ["address", "purge-log"].into_iter().filter(|needed| table.get(needed).is_none()) {
+        let help = "fixed members need `address`, `cert`, `key`, `ca` and `purge-log`";
+        out.unfit(place, format!("`members` is set without `{needed}`"), help);
+    }
+    let share = config.share.as_ref();
+    if share.is_some_and(|share| !config.members.iter().any(|member| member.value == share.address.value)) {
+        let help = "write the addresses of all nodes, also that of this one";
+        out.unfit(place, "`address` is not among `members`", help);
+    }
+    let others = ["etcd", "etcd-ca", "etcd-cert", "etcd-key", "purge-when-cut", "purge-queue-max"];
+    for other in others.into_iter().filter(|other| table.get(other).is_some()) {
+        let place = table.key_place(out, other);
+        out.unfit(
+            place,
+            format!("`{other}` is set with `members`"),
+            "it is for a fleet by etcd: leave one of them out",
+        );
+    }
+}
+
+/// A fleet is connected by etcd, or its members are fixed.
 fn connection(out: &mut ReadFindings, table: &TableReader<'_>) {
-    const HELP: &str = "write `etcd` with the URLs of the members of etcd";
+    const HELP: &str =
+        "write `etcd` with the URLs of the members of etcd, or `members` with the addresses of all nodes";
+    if let Some(value) = table.get("members") {
+        if value.get_ref().as_array().is_some_and(|list| list.is_empty()) {
+            let place = table.key_place(out, "members");
+            out.unfit(place, "`members` is empty", HELP);
+        }
+        return;
+    }
     match table.get("etcd") {
-        None => out.unfit(table.place, "[fleet] has no `etcd`", HELP),
+        None => out.unfit(table.place, "[fleet] has no `etcd` and no `members`", HELP),
         Some(value) if value.get_ref().as_array().is_some_and(|list| list.is_empty()) => {
             let place = table.key_place(out, "etcd");
             out.unfit(place, "`etcd` is empty", HELP);

@@ -12,17 +12,19 @@ use super::server_url::ServerUrl;
 use crate::place::{LocatedValue, Setting};
 
 /// `[fleet]`: several proxies as one cache. In a configuration that was read,
-/// [`etcd`](FleetConfig::etcd) has elements.
+/// either [`etcd`](FleetConfig::etcd) or [`members`](FleetConfig::members) has elements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FleetConfig {
     /// `name`: the name of the fleet. Default: `nectary`.
     pub name: Setting<String>,
-    /// `node`: the name of this node.
+    /// `node`: the name of this node; with `members` its address.
     pub node: LocatedValue<String>,
     /// `zone`: where this node is. Default: none.
     pub zone: Setting<String>,
     /// How the nodes share keys. Default: they do not.
     pub share: Option<FleetShare>,
+    /// `members`: the addresses of all nodes, which then need no etcd, and share no keys.
+    pub members: Vec<LocatedValue<PeerAddress>>,
     /// `etcd`: the members of etcd.
     pub etcd: Vec<LocatedValue<ServerUrl>>,
     /// `etcd-ca`, `etcd-cert` and `etcd-key`: TLS with etcd.
@@ -97,6 +99,8 @@ pub struct FleetPurges {
     pub rate: Setting<RequestRate>,
     /// `purge-log-size`: the size of the log. *Units*: bytes. Default: 64 MiB.
     pub log_bytes_max: Setting<u64>,
+    /// `purge-log`: the file of the log, with `members`.
+    pub log: Setting<PathBuf>,
     /// `purge-log-age`: how long purges stay in the log. Default: a day.
     pub log_age: Setting<Duration>,
 }

@@ -271,6 +271,7 @@ prop_compose! {
             node: LocatedValue::nowhere(node),
             zone: names[1].clone(),
             share,
+            members: Vec::new(),
             etcd,
             etcd_tls: EtcdTls { ca: etcd_files.0, cert, key },
             lease,

@@ -295,6 +295,6 @@ fn random_identity() -> u128 {
 }
 
 /// A random number.
-pub(super) fn random_u64() -> u64 {
+pub(crate) fn random_u64() -> u64 {
     getrandom::u64().expect("the kernel has random numbers")
 }

@@ -11,14 +11,14 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::etcd_tls::EtcdTls;
 use super::grpc::{CallError, GrpcChannel, IncomingMessages};
 use crate::options::EtcdEndpoint;
+use crate::renewed_tls::RenewedTls;
 
 /// A client of etcd. Calls share a connection.
 pub struct EtcdClient {
     endpoints: Vec<EtcdEndpoint>,
-    tls: Option<Arc<EtcdTls>>,
+    tls: Option<Arc<RenewedTls>>,
     /// How long a call, or a connection, may take.
     time_max: Duration,
     state: Mutex<ClientState>,
@@ -35,7 +35,7 @@ struct ClientState {
 
 impl EtcdClient {
     /// A client of these members, at least one. It connects with the first call.
-    pub fn new(endpoints: Vec<EtcdEndpoint>, tls: Option<EtcdTls>, time_max: Duration) -> EtcdClient {
+    pub fn new(endpoints: Vec<EtcdEndpoint>, tls: Option<RenewedTls>, time_max: Duration) -> EtcdClient {
         let (state, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
         EtcdClient { endpoints, tls: tls.map(Arc::new), time_max, state, connecting }
     }
@@ -107,7 +107,7 @@ impl EtcdClient {
             let time = (self.time_max * 2 / self.endpoints.len() as u32).min(self.time_max);
             let connecting = async {
                 let tls = match &self.tls {
-                    Some(tls) if endpoint.has_tls => Some(EtcdTls::current(tls).await),
+                    Some(tls) if endpoint.has_tls => Some(RenewedTls::current(tls).await),
                     _ => None,
                 };
                 GrpcChannel::connect(endpoint, tls.as_ref(), self.time_max).await

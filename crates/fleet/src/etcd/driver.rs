@@ -22,11 +22,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::calls::{AppendResult, FleetCalls, JoinError, KeepResult, random_u64};
 use super::client::EtcdClient;
-use super::etcd_tls::EtcdTls;
-use super::pauses::PauseWatch;
 use crate::machine::{FleetAction, FleetEvent, FleetMachine};
 use crate::options::{EtcdEndpoint, FleetOptions, TlsFiles};
+use crate::pauses::PauseWatch;
 use crate::records::{FleetKeys, PurgeKey};
+use crate::renewed_tls::RenewedTls;
 use crate::shares::FleetShares;
 
 /// The time from one tick to the next.
@@ -95,7 +95,7 @@ impl EtcdFleet {
         store: Arc<dyn PurgeStore>,
     ) -> Result<Arc<EtcdFleet>, String> {
         let has_tls = endpoints.iter().any(|endpoint| endpoint.has_tls);
-        let tls = has_tls.then(|| EtcdTls::load(tls.clone())).transpose()?;
+        let tls = has_tls.then(|| RenewedTls::load(tls.clone())).transpose()?;
         let run = random_u64();
         let limits = options.limits.clone();
         let call_time = (limits.lease / 4).max(CALL_TIME_MIN);

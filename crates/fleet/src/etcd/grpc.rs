@@ -13,14 +13,11 @@ use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use nectary_host::tls::ClientTls;
 use prost::Message;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio_util::task::AbortOnDropHandle;
 
+use crate::http2::Http2Connection;
 use crate::options::EtcdEndpoint;
 
 /// The longest message. *Units*: bytes.
@@ -97,12 +94,7 @@ impl Body for OutgoingMessages {
 }
 
 /// A connection to a member of etcd. Calls share it.
-pub struct GrpcChannel {
-    sender: SendRequest<OutgoingMessages>,
-    authority: String,
-    scheme: &'static str,
-    _connection: AbortOnDropHandle<()>,
-}
+pub struct GrpcChannel(Http2Connection<OutgoingMessages>);
 
 impl GrpcChannel {
     /// Connects. A connection that does not answer pings for `silence_max` ends. The caller bounds the time.
@@ -113,48 +105,14 @@ impl GrpcChannel {
         tls: Option<&ClientTls>,
         silence_max: Duration,
     ) -> Result<GrpcChannel, CallError> {
-        let EtcdEndpoint { host, port, has_tls } = endpoint;
-        let stream = nectary_host::connect::connect(host, *port).await.map_err(CallError::unsent)?;
-        let _ = stream.set_nodelay(true);
-        let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        match tls.filter(|_| *has_tls) {
-            Some(tls) => {
-                let connected = tls.connect(host, stream).await.map_err(|error| {
-                    CallError::unsent(nectary_host::tls::explain(&error).unwrap_or_else(|| error.to_string()))
-                })?;
-                GrpcChannel::over(TokioIo::new(connected), authority, "https", silence_max).await
-            }
-            None => GrpcChannel::over(TokioIo::<TcpStream>::new(stream), authority, "http", silence_max).await,
-        }
-    }
-
-    async fn over<S>(
-        stream: S,
-        authority: String,
-        scheme: &'static str,
-        silence_max: Duration,
-    ) -> Result<GrpcChannel, CallError>
-    where
-        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    {
-        let built = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .keep_alive_interval(silence_max)
-            .keep_alive_timeout(silence_max)
-            .keep_alive_while_idle(true)
-            .handshake(stream)
-            .await;
-        let (sender, connection) = built.map_err(CallError::unsent)?;
-        let connection = tokio::spawn(async move {
-            // Its error is that of the calls.
-            let _ = connection.await;
-        });
-        Ok(GrpcChannel { sender, authority, scheme, _connection: AbortOnDropHandle::new(connection) })
+        let tls = tls.filter(|_| endpoint.has_tls);
+        let connected = Http2Connection::connect((&endpoint.host, endpoint.port), tls, silence_max).await;
+        connected.map(GrpcChannel).map_err(CallError::unsent)
     }
 
     /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
-        self.sender.is_closed()
+        self.0.sender.is_closed()
     }
 
     /// Calls a method with one message, and takes one.
@@ -182,14 +140,14 @@ impl GrpcChannel {
     ) -> Result<IncomingMessages<P>, CallError> {
         let request = Request::builder()
             .method(Method::POST)
-            .uri(format!("{}://{}{path}", self.scheme, self.authority))
+            .uri(format!("{}{path}", self.0.base))
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::TE, "trailers")
             // A member without a leader then ends the call, instead of holding it.
             .header("hasleader", "true")
             .body(body)
             .map_err(CallError::unsent)?;
-        let mut sender = self.sender.clone();
+        let mut sender = self.0.sender.clone();
         sender.ready().await.map_err(CallError::unsent)?;
         let response = sender.send_request(request).await.map_err(CallError::broken)?;
         let (head, body) = response.into_parts();

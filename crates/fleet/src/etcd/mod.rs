@@ -6,13 +6,12 @@
 mod calls;
 mod client;
 mod driver;
-mod etcd_tls;
 mod grpc;
 mod messages;
-mod pauses;
 mod reading;
 #[cfg(test)]
 mod tests;
 mod watching;
 
+pub(crate) use calls::random_u64;
 pub use driver::EtcdFleet;

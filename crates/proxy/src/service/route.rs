@@ -45,6 +45,9 @@ pub(super) async fn route(
     form: Form,
     RequestArrival { started, at_ms, wait_s }: RequestArrival,
 ) -> Response<ReplyBody> {
+    if peers::is_message(&client, &request) {
+        return peers::answer_message(&worker, &client, request).await;
+    }
     let (mut parts, body) = request.into_parts();
     let client = peers::client_of(&worker, &client, &parts.headers);
     let (route, rules) = {

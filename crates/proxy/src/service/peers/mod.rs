@@ -20,10 +20,12 @@ mod answering;
 mod asking;
 mod body;
 mod lone;
+mod messages;
 mod pace;
 
 pub(super) use answering::{add_to_cache_status, answer, client_of};
 pub(super) use asking::{PeerAnswer, PeerQuestion};
 pub(super) use body::{AskedOfNode, NodeBody};
 pub(super) use lone::{ask_alone, not_stored, stored_alone};
+pub(super) use messages::{answer_message, is_message};
 pub(crate) use pace::PeerPaces;

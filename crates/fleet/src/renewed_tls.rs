@@ -1,6 +1,6 @@
-//! The certificates with which etcd is reached.
+//! The certificates with which other machines are reached.
 //!
-//! Owns: [`EtcdTls`], which reads its files again before a connection if they have changed: they are renewed while a
+//! Owns: [`RenewedTls`], which reads its files again before a connection if they have changed: they are renewed while a
 //! proxy runs. Files that cannot be used, as they are being written, leave in use what was read before.
 
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ static UNUSABLE: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 type FileStamp = Option<(SystemTime, u64, u64)>;
 
 /// Files of TLS, and what was read of them.
-pub struct EtcdTls {
+pub struct RenewedTls {
     files: TlsFiles,
     state: Mutex<ReadFiles>,
 }
@@ -31,16 +31,16 @@ struct ReadFiles {
     tls: ClientTls,
 }
 
-impl EtcdTls {
+impl RenewedTls {
     /// Reads the files. *Errors*: a text that names the file.
-    pub fn load(files: TlsFiles) -> Result<EtcdTls, String> {
+    pub fn load(files: TlsFiles) -> Result<RenewedTls, String> {
         let stamps = stamps_of(&files);
         let tls = read(&files)?;
-        Ok(EtcdTls { files, state: Mutex::new(ReadFiles { stamps, tls }) })
+        Ok(RenewedTls { files, state: Mutex::new(ReadFiles { stamps, tls }) })
     }
 
     /// What to connect with now.
-    pub async fn current(this: &Arc<EtcdTls>) -> ClientTls {
+    pub async fn current(this: &Arc<RenewedTls>) -> ClientTls {
         let reader = Arc::clone(this);
         let read = tokio::task::spawn_blocking(move || reader.read_changed()).await;
         // The task has panicked, or the runtime ends.
@@ -57,7 +57,7 @@ impl EtcdTls {
                 Err(error) => UNUSABLE.write(
                     LogLevel::Warning,
                     "proxy",
-                    format_args!("fleet: the new certificates for etcd cannot be used: {error}; those from before are"),
+                    format_args!("fleet: new certificates cannot be used: {error}; those from before are"),
                 ),
             }
         }

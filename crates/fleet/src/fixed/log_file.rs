@@ -1,0 +1,168 @@
+//! The file of a node: the purges that it knows, durably.
+//!
+//! Owns: reading it, appending, writing it anew, and its lock. A line that a crash left unfinished at the end is cut off,
+//! as nobody was told of it. A file with other damage, or of another node, is put aside, and the node begins a new one:
+//! its store then has the mark of another file, so everything is purged once. Leaves to others: what the lines mean
+//! (`messages`, `machine`).
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use nectary_host::fleet::NodeName;
+use nectary_host::log::{self, LogLevel};
+
+use super::known_logs::{FixedStep, LogExtents};
+use super::messages::{FileHead, read_head, read_step, write_head, write_step};
+use crate::etcd::random_u64;
+
+/// What a file had when it was opened.
+#[derive(Debug)]
+pub(super) struct LoadedLog {
+    /// Its first line.
+    pub head: FileHead,
+    /// Its steps; the first one has the place after `head.base`.
+    pub steps: Vec<FixedStep>,
+    /// Whether it was made just now.
+    pub is_new: bool,
+}
+
+/// An open file. Another process cannot open it.
+#[derive(Debug)]
+pub(super) struct FixedLogFile {
+    path: PathBuf,
+    /// Stays locked while this is open, also when the file is written anew.
+    _lock: File,
+    file: File,
+    head: FileHead,
+    /// The place of its last step.
+    last: u64,
+    /// The bytes that are whole.
+    bytes: u64,
+}
+
+impl FixedLogFile {
+    /// Opens the file of a node, or makes it. *Errors*: a text that names it.
+    pub fn open(path: &Path, node: &NodeName) -> Result<(FixedLogFile, LoadedLog), String> {
+        let failed = |what: &str, error: io::Error| format!("`purge-log` {}: {what}: {error}", path.display());
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent).map_err(|error| failed("its directory cannot be made", error))?;
+        }
+        let lock_path = with_ending(path, "lock");
+        let lock = OpenOptions::new().create(true).append(true).open(&lock_path);
+        let lock = lock.map_err(|error| failed("its lock cannot be opened", error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(format!("`purge-log` {}: another process uses it", path.display()));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed("it cannot be locked", error)),
+        }
+        let mut bytes = Vec::new();
+        match File::open(path) {
+            Ok(mut file) => {
+                file.read_to_end(&mut bytes).map_err(|error| failed("it cannot be read", error))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("it cannot be opened", error)),
+        }
+        let (loaded, whole) = match read_file(&bytes, node) {
+            Some(found) => found,
+            None => {
+                if !bytes.is_empty() {
+                    let aside = with_ending(path, "damaged");
+                    std::fs::rename(path, &aside).map_err(|error| failed("it cannot be put aside", error))?;
+                    let text = format_args!(
+                        "fleet: {} is damaged, or of another node; it is {} now, and this node begins a new one",
+                        path.display(),
+                        aside.display()
+                    );
+                    log::write(LogLevel::Warning, "proxy", text);
+                }
+                let identity = (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1);
+                // A revision of 0 would be none.
+                let head = FileHead { identity, node: node.clone(), base: 1, extents: LogExtents::new() };
+                let whole = write_anew(path, &head, &[]).map_err(|error| failed("it cannot be made", error))?;
+                (LoadedLog { head, steps: Vec::new(), is_new: true }, whole)
+            }
+        };
+        let file = OpenOptions::new().write(true).open(path).map_err(|error| failed("it cannot be opened", error))?;
+        file.set_len(whole).map_err(|error| failed("its end cannot be cut off", error))?;
+        let last = loaded.head.base + loaded.steps.len() as u64;
+        let head = loaded.head.clone();
+        Ok((FixedLogFile { path: path.to_owned(), _lock: lock, file, head, last, bytes: whole }, loaded))
+    }
+
+    /// Appends steps, of which the first has this place; those that are there already are passed over.
+    ///
+    /// *Durability*: they are durable. *Errors*: perhaps some of them are, and the caller appends all of them again.
+    pub fn append(&mut self, first: u64, steps: &[FixedStep]) -> io::Result<()> {
+        let known = usize::try_from((self.last + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+        let Some(new) = steps.get(known..).filter(|new| !new.is_empty()) else { return Ok(()) };
+        let lines = new.iter().flat_map(write_step).collect::<Vec<u8>>();
+        // What an earlier attempt has left is written over, or cut off.
+        self.file.seek(SeekFrom::Start(self.bytes))?;
+        self.file.write_all(&lines)?;
+        self.file.set_len(self.bytes + lines.len() as u64)?;
+        self.file.sync_data()?;
+        self.bytes += lines.len() as u64;
+        self.last += new.len() as u64;
+        Ok(())
+    }
+
+    /// Writes the file anew, with these steps up to the last place.
+    ///
+    /// *Durability*: the new one is durable. *Errors*: the former one stays.
+    pub fn rewrite(&mut self, extents: LogExtents, steps: &[FixedStep]) -> io::Result<()> {
+        let base = self.last.saturating_sub(steps.len() as u64);
+        let head = FileHead { base, extents, ..self.head.clone() };
+        let bytes = write_anew(&self.path, &head, steps)?;
+        self.file = OpenOptions::new().write(true).open(&self.path)?;
+        (self.head, self.bytes) = (head, bytes);
+        Ok(())
+    }
+}
+
+/// Reads a file, and how many of its bytes are whole; `None` if it is damaged, or of another node.
+fn read_file(bytes: &[u8], node: &NodeName) -> Option<(LoadedLog, u64)> {
+    let mut whole = 0;
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
+    let first = lines.next()?;
+    let head = read_head(first).filter(|head| head.node == *node)?;
+    whole += first.len() + 1;
+    let mut steps = Vec::new();
+    for line in lines {
+        match read_step(line) {
+            Some(step) => steps.push(step),
+            // A crash can leave blocks of zeroes where the end was, also with a later part of it behind them.
+            None if bytes[whole..].iter().filter(|byte| **byte == b'\n').count() <= 1 => break,
+            None => return None,
+        }
+        whole += line.len() + 1;
+    }
+    Some((LoadedLog { head, steps, is_new: false }, whole as u64))
+}
+
+/// Writes a file beside its place, and then puts it there; returns its length.
+fn write_anew(path: &Path, head: &FileHead, steps: &[FixedStep]) -> io::Result<u64> {
+    let beside = with_ending(path, "new");
+    let mut bytes = write_head(head);
+    steps.iter().for_each(|step| bytes.extend_from_slice(&write_step(step)));
+    let mut file = File::create(&beside)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    if let Some(parent) = path.parent() {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        File::open(parent)?.sync_all()?;
+    }
+    Ok(bytes.len() as u64)
+}
+
+/// A path with one more ending.
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    name.into()
+}

@@ -1,0 +1,773 @@
+//! The rules of fixed members: a state machine without I/O, clock or randomness.
+//!
+//! Owns: what is taken and told to whom, what a purge waits for, and when this node may serve. Events and the time go in,
+//! actions come out ([`FixedMachine::on_event`]); a driver does them, and reports each of them with an event.
+//!
+//! # Invariants
+//! 1. **Told is durable.** What a node says that it has is in its file, and applied by its store.
+//! 2. **Nothing is left out.** A log is taken without gaps. If purges that a node lacks are no longer kept, it purges
+//!    everything instead.
+//! 3. **Returning.** A node that started, or stood still for a lease, serves only when it has what the others have: all of
+//!    them, or one that serves, while the rest are known to be down, or have been silent for a lease. If it hears of
+//!    no such node for six leases, it purges everything.
+//! 4. **Applied.** A purge is applied when each member has said that it has it. An answer names those that have not.
+//! 5. **Keys have rules**, as in a fleet by etcd ([`RulesRecord`]).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_host::fleet::{
+    AppliedMark, FleetError, FleetNode, FleetPurge, FleetView, NodeName, PurgeOutcome, PurgeWish, RulesHash,
+    RulesRecord,
+};
+
+use super::known_logs::{FixedPurge, FixedStep, KnownLogs, LogExtent, LogExtents, covers};
+use super::log_file::LoadedLog;
+use super::messages::{PURGES_BYTES_MAX, SyncMessage, members_hash};
+use crate::machine::{FleetRules, GateTimes};
+use crate::purge_bucket::PurgeBucket;
+use crate::records::write_purge;
+
+/// The most steps of a batch, and their bytes, about.
+const BATCH_MAX: usize = 64;
+const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// The first pause after a failure; each further one is twice as long, up to a quarter of a lease.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+/// The time from one look at the size of the log to the next.
+const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+/// After so many leases a node that returns waits no longer for the others.
+const RETURN_LEASES: u32 = 6;
+/// As many bytes of purges as the log may have are accepted in this time.
+const SIZE_PERIOD: Duration = Duration::from_secs(60);
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub(super) enum FixedEvent {
+    /// Time has passed, and the time of the day in seconds since 1970. Comes at most every 50 ms.
+    Tick { now_s: u64 },
+    /// The host may have stood still.
+    Paused,
+    /// A member has answered.
+    Answered { member: usize, asked: Duration, answer: Box<SyncMessage> },
+    /// A member has not answered; if it is refused, no process listens there.
+    Silent { member: usize, asked: Duration, is_refused: bool, why: String },
+    /// A member asks.
+    Asked { ticket: u64, message: Box<SyncMessage> },
+    /// A batch is durable.
+    Taken { batch: u64 },
+    /// A batch is not durable.
+    TakeFailed { batch: u64, why: String },
+    /// The file was written anew, or that has failed.
+    Rewritten,
+    /// Somebody wants to purge.
+    PurgeRequested { ticket: u64, purge: FleetPurge, wish: PurgeWish, now_s: u64 },
+    /// The rules of this node are others now.
+    RulesChanged(RulesHash),
+    /// The node stops.
+    Leave,
+}
+
+/// Something to do.
+#[derive(Debug)]
+pub(super) enum FixedAction {
+    /// Send a message to a member. Ends with `Answered` or `Silent`.
+    Ask { member: usize, message: SyncMessage },
+    /// Answer a member.
+    Reply { ticket: u64, result: Result<SyncMessage, String> },
+    /// Append steps to the file, of which the first has this place, make their purges, and then note the mark. Ends with
+    /// `Taken` or `TakeFailed`.
+    Take { batch: u64, first: u64, steps: Vec<FixedStep>, mark: AppliedMark },
+    /// Write the file anew with these steps at its end. Ends with `Rewritten`.
+    Rewrite { extents: LogExtents, steps: Vec<FixedStep> },
+    /// Answer a request.
+    Answer { ticket: u64, result: Result<PurgeOutcome, FleetError> },
+    /// Write a line for the operator.
+    Note(String),
+}
+
+/// What is known of how a member stands to what this node may have missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReturnAnswer {
+    /// It has not answered since this node came.
+    None,
+    /// It is known to be down.
+    Down,
+    /// This node has all that it has.
+    Asked { serves: bool },
+}
+
+/// Another member.
+#[derive(Debug)]
+pub(super) struct OtherMember {
+    pub name: NodeName,
+    /// What it said of itself.
+    pub node: Option<FleetNode>,
+    /// When the last request was sent that it answered, or its own one came; `None` if it is known to be down.
+    pub heard: Option<Duration>,
+    /// What it has said that it has.
+    pub extents: LogExtents,
+    /// Whether its list of members is another one.
+    pub differs: bool,
+    /// Why it does not answer.
+    pub trouble: Option<String>,
+    is_asking: bool,
+    ask_at: Duration,
+    pause: Duration,
+    returned: ReturnAnswer,
+}
+
+/// A purge whose caller waits.
+#[derive(Debug)]
+struct WaitingPurge {
+    wish: PurgeWish,
+    deadline: Duration,
+    number: u64,
+}
+
+/// A batch that is being taken.
+#[derive(Debug)]
+struct StepBatch {
+    number: u64,
+    steps: Vec<FixedStep>,
+    mark: AppliedMark,
+}
+
+/// What this process has done.
+#[derive(Debug, Default)]
+pub(super) struct FixedCounts {
+    pub accepted: u64,
+    pub refused: u64,
+    pub applied: u64,
+    pub everything_purged: u64,
+    pub cuts: u64,
+}
+
+/// The state of one node.
+#[derive(Debug)]
+pub(super) struct FixedMachine {
+    pub(super) rules: FleetRules,
+    /// How long a node serves that does not hear from a member; `None`: on and on.
+    serve_limit: Option<Duration>,
+    fleet: String,
+    pub(super) own: FleetNode,
+    identity: u128,
+    members: u64,
+    pub(super) others: Vec<OtherMember>,
+    pub(super) view: Arc<FleetView>,
+    pub(super) known: KnownLogs,
+    pending: VecDeque<FixedStep>,
+    /// What is known, and what waits.
+    queued: LogExtents,
+    /// The place of the last step that was queued.
+    last_place: u64,
+    pub(super) mark: AppliedMark,
+    batch: Option<StepBatch>,
+    batches: u64,
+    take_at: Duration,
+    take_pause: Duration,
+    /// When a batch last ended, or was begun while there was none.
+    moved: Duration,
+    pub(super) take_trouble: Option<String>,
+    /// Whether this node has what it missed.
+    pub(super) is_open: bool,
+    /// Whether it has never been a member.
+    is_new: bool,
+    /// Since when it has been returning.
+    came: Duration,
+    /// The place that must be taken before it serves.
+    must_reach: Option<u64>,
+    last_event: Duration,
+    /// Members that wait for an answer: the ticket, the place that must be taken before, and what they have.
+    replies: Vec<(u64, u64, LogExtents)>,
+    waiting: BTreeMap<u64, WaitingPurge>,
+    counted: PurgeBucket,
+    sized: PurgeBucket,
+    trim_at: Duration,
+    is_rewriting: bool,
+    pub(super) counts: FixedCounts,
+    actions: Vec<FixedAction>,
+    pub(super) is_leaving: bool,
+}
+
+impl FixedMachine {
+    /// Begins with what the file of this node has, and what its store has applied of it.
+    pub fn new(
+        rules: FleetRules,
+        serve_limit: Option<Duration>,
+        (fleet, own): (String, FleetNode),
+        members: &[NodeName],
+        loaded: LoadedLog,
+        mark: AppliedMark,
+        now: Duration,
+    ) -> FixedMachine {
+        let others = members.iter().filter(|name| **name != own.name).map(|name| OtherMember {
+            name: name.clone(),
+            node: None,
+            heard: None,
+            extents: LogExtents::new(),
+            differs: false,
+            trouble: None,
+            is_asking: false,
+            ask_at: now,
+            pause: Duration::ZERO,
+            returned: ReturnAnswer::None,
+        });
+        let (count, period) = rules.purge_rate;
+        let LoadedLog { head, steps, is_new } = loaded;
+        let mut known = KnownLogs::new(head.extents.clone());
+        let last = head.base + steps.len() as u64;
+        let is_of_file = mark.fleet == head.identity && (head.base..=last).contains(&mark.revision);
+        let is_unmarked = mark == AppliedMark::NONE && head.extents.values().all(|extent| extent.through == 0);
+        let applied = if is_of_file { mark.revision } else { head.base };
+        let mut pending: VecDeque<FixedStep> = steps.into();
+        let done = usize::try_from(applied - head.base).unwrap_or(usize::MAX).min(pending.len());
+        pending.drain(..done).for_each(|step| known.take(&step));
+        let mut queued = known.clone();
+        pending.iter().for_each(|step| queued.take(step));
+        let others = others.collect();
+        let mut machine = FixedMachine {
+            counted: PurgeBucket::new(u64::from(count), period),
+            sized: PurgeBucket::new(rules.log_bytes_max.max(1 << 20), SIZE_PERIOD),
+            trim_at: now,
+            is_rewriting: false,
+            rules,
+            serve_limit,
+            fleet,
+            identity: head.identity,
+            members: members_hash(members),
+            others,
+            view: Arc::new(FleetView::default()),
+            known,
+            pending,
+            queued: queued.extents().clone(),
+            last_place: last,
+            mark: if is_of_file { mark } else { AppliedMark::NONE },
+            own,
+            batch: None,
+            batches: 0,
+            take_at: now,
+            take_pause: Duration::ZERO,
+            moved: now,
+            take_trouble: None,
+            is_open: false,
+            is_new: is_unmarked && is_new,
+            came: now,
+            must_reach: None,
+            last_event: now,
+            replies: Vec::new(),
+            waiting: BTreeMap::new(),
+            counts: FixedCounts::default(),
+            actions: Vec::new(),
+            is_leaving: false,
+        };
+        if !is_of_file && !is_unmarked {
+            machine.purge_everything(LogExtents::new(), "its store does not fit to its `purge-log`");
+            machine.must_reach = Some(machine.last_place);
+        }
+        machine.remake_view(now);
+        machine
+    }
+
+    /// Takes an event. Times never go back. The actions are to be begun in their order.
+    pub fn on_event(&mut self, now: Duration, event: FixedEvent) -> Vec<FixedAction> {
+        let stood_still = now > self.last_event + self.rules.lease;
+        self.last_event = now;
+        if stood_still || matches!(event, FixedEvent::Paused) {
+            self.begin_return(now);
+        }
+        let mut now_s = None;
+        match event {
+            FixedEvent::Tick { now_s: seconds } => now_s = Some(seconds),
+            FixedEvent::Paused => {}
+            FixedEvent::Answered { member, asked, answer } => self.on_answered(now, member, asked, *answer),
+            FixedEvent::Silent { member, asked, is_refused, why } => {
+                self.on_silent(now, member, asked, is_refused, why);
+            }
+            FixedEvent::Asked { ticket, message } => self.on_asked(now, ticket, *message),
+            FixedEvent::Taken { batch } => self.on_taken(now, batch),
+            FixedEvent::TakeFailed { batch, why } => self.on_take_failed(now, batch, why),
+            FixedEvent::Rewritten => self.is_rewriting = false,
+            FixedEvent::PurgeRequested { ticket, purge, wish, now_s } => {
+                self.on_purge_requested(now, ticket, purge, wish, now_s);
+            }
+            FixedEvent::RulesChanged(rules) if rules != self.own.rules => {
+                self.own.rules = rules;
+                self.ask_all(now);
+            }
+            FixedEvent::RulesChanged(_) => {}
+            FixedEvent::Leave => self.on_leave(),
+        }
+        self.remake_view(now);
+        self.turn_return(now);
+        self.take_next(now);
+        self.ask_due(now);
+        self.settle(now);
+        if let Some(now_s) = now_s {
+            self.trim(now, now_s);
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Until when this node may serve. The driver sets the gate before it does an action.
+    pub fn gate(&self, now: Duration) -> GateTimes {
+        let is_shut = self.is_leaving || !self.is_open || self.has_other_rules() || self.is_stuck(now);
+        if is_shut || !self.mark.rules.fits(self.own.rules) {
+            return GateTimes::default();
+        }
+        // A process that stands still finds this time over.
+        let running_until = now + self.rules.lease - self.rules.drift();
+        let Some(limit) = self.serve_limit else {
+            return GateTimes { member_until: running_until, serve_until: running_until };
+        };
+        let heard = self.others.iter().map(|other| other.heard.unwrap_or(Duration::ZERO)).min().unwrap_or(now);
+        let member_until = running_until.min(heard + self.rules.lease);
+        GateTimes { member_until, serve_until: running_until.min((heard + limit).max(member_until)) }
+    }
+
+    /// The rules of this node, by which the gate counts.
+    pub fn rules_hash(&self) -> RulesHash {
+        self.own.rules
+    }
+
+    /// Whether the store has not taken a batch for as long as a lease, although steps wait.
+    pub fn is_stuck(&self, now: Duration) -> bool {
+        let waits = self.batch.is_some() || !self.pending.is_empty();
+        waits && now > self.moved + self.rules.lease
+    }
+
+    /// Whether the rules of this node are not those of most nodes.
+    pub fn has_other_rules(&self) -> bool {
+        self.view.rules != self.own.rules
+    }
+
+    /// Whether a member was heard in a lease.
+    pub fn is_living(&self, other: &OtherMember, now: Duration) -> bool {
+        other.heard.is_some_and(|heard| now < heard + self.rules.lease)
+    }
+
+    /// Steps that are known and not taken.
+    pub fn behind(&self) -> u64 {
+        (self.pending.len() + self.batch.as_ref().map_or(0, |batch| batch.steps.len())) as u64
+    }
+
+    /// What is known, also what waits.
+    pub fn queued(&self) -> &LogExtents {
+        &self.queued
+    }
+
+    /// The identity of the file.
+    pub fn identity(&self) -> u128 {
+        self.identity
+    }
+
+    fn own_log(&self) -> u64 {
+        self.identity as u64
+    }
+
+    /// This node has to ask the others before it serves.
+    fn begin_return(&mut self, now: Duration) {
+        if self.is_open {
+            self.counts.cuts += 1;
+            self.note("fleet: this node stood still: it asks the others for purges before it serves");
+        }
+        (self.is_open, self.came, self.must_reach) = (false, now, None);
+        self.others.iter_mut().for_each(|other| other.returned = ReturnAnswer::None);
+        self.ask_all(now);
+    }
+
+    /// Decides whether this node has what it missed.
+    fn turn_return(&mut self, now: Duration) {
+        if self.is_open || self.is_leaving {
+            return;
+        }
+        if self.must_reach.is_none() {
+            let answers = || self.others.iter().map(|other| other.returned);
+            let is_silence_long = now >= self.came + self.rules.lease;
+            let is_known = |answer| match answer {
+                ReturnAnswer::Asked { .. } | ReturnAnswer::Down => true,
+                ReturnAnswer::None => is_silence_long,
+            };
+            let has_all = answers().all(|answer| matches!(answer, ReturnAnswer::Asked { .. }));
+            let has_one = answers().any(|answer| answer == ReturnAnswer::Asked { serves: true });
+            // A store without a fleet has missed none of its purges that these others do not know.
+            if has_all || ((has_one || self.is_new) && answers().all(is_known)) {
+                self.must_reach = Some(self.last_place);
+            } else if now >= self.came + self.rules.lease * RETURN_LEASES {
+                self.purge_everything(LogExtents::new(), "no node could say what purges it missed");
+                self.must_reach = Some(self.last_place);
+            }
+        }
+        let place = if self.mark.fleet == self.identity { self.mark.revision } else { 0 };
+        if self.must_reach.is_some_and(|must| must <= place) && self.mark.rules.fits(self.own.rules) {
+            (self.is_open, self.is_new) = (true, false);
+            self.ask_all(now);
+        }
+    }
+
+    /// Queues a step.
+    fn queue(&mut self, step: FixedStep) {
+        match &step {
+            FixedStep::Purge(purge) => self.queued.entry(purge.log).or_default().through = purge.number,
+            FixedStep::Everything(extents) => {
+                for (log, other) in extents {
+                    let own = self.queued.entry(*log).or_default();
+                    own.through = own.through.max(other.through);
+                }
+            }
+        }
+        if self.pending.is_empty() && self.batch.is_none() {
+            self.moved = self.last_event;
+        }
+        self.last_place += 1;
+        self.pending.push_back(step);
+    }
+
+    /// Purges everything in place of what was missed up to these extents.
+    fn purge_everything(&mut self, mut extents: LogExtents, why: &str) {
+        for (log, own) in &self.queued {
+            let other = extents.entry(*log).or_default();
+            other.through = other.through.max(own.through);
+        }
+        self.queue(FixedStep::Everything(extents));
+        self.counts.everything_purged += 1;
+        self.note(format!("fleet: this node purges everything: {why}"));
+    }
+
+    /// Takes what a member has, and this node lacks.
+    fn learn(&mut self, message: &SyncMessage) {
+        let through = |queued: &LogExtents, log: &u64| queued.get(log).map_or(0, |extent| extent.through);
+        if message.extents.iter().any(|(log, extent)| through(&self.queued, log) < extent.floor) {
+            self.purge_everything(message.extents.clone(), "the others no longer keep purges that it missed");
+        }
+        for purge in &message.purges {
+            if purge.number == through(&self.queued, &purge.log) + 1 {
+                self.queue(FixedStep::Purge(purge.clone()));
+            }
+        }
+    }
+
+    /// What this node says of itself.
+    fn message(&self, purges: Vec<Arc<FixedPurge>>) -> SyncMessage {
+        SyncMessage {
+            fleet: self.fleet.clone(),
+            members: self.members,
+            node: self.own.clone(),
+            serves: self.is_open,
+            extents: self.known.extents().clone(),
+            purges,
+        }
+    }
+
+    fn on_answered(&mut self, now: Duration, member: usize, asked: Duration, answer: SyncMessage) {
+        let Some(other) = self.others.get_mut(member) else { return };
+        (other.is_asking, other.pause) = (false, Duration::ZERO);
+        if answer.node.name != other.name || answer.fleet != self.fleet {
+            let (name, fleet) = (&answer.node.name, &answer.fleet);
+            other.trouble = Some(format!("{name} of the fleet {fleet} answers there"));
+            other.ask_at = now + self.rules.lease / 4;
+            return;
+        }
+        other.heard = other.heard.max(Some(asked));
+        other.trouble = None;
+        self.note_member(member, &answer);
+        let before = self.last_place;
+        self.learn(&answer);
+        let own = self.own_log();
+        let is_whole = covers(&self.queued, &answer.extents);
+        let other = &mut self.others[member];
+        // It has more than a message takes, or lacks what was accepted meanwhile.
+        let lacks = other.extents.get(&own).map_or(0, |extent| extent.through) < self.known.through(own);
+        let is_at_once = lacks || (!is_whole && self.last_place > before);
+        other.ask_at = if is_at_once { now } else { now + self.rules.lease / 4 };
+        if !is_whole {
+            return;
+        }
+        if asked >= self.came && !self.is_open {
+            other.returned = ReturnAnswer::Asked { serves: answer.serves };
+        }
+    }
+
+    fn note_member(&mut self, member: usize, message: &SyncMessage) {
+        let (members, other) = (self.members, &mut self.others[member]);
+        if other.node.as_ref().is_some_and(|node| node.run != message.node.run) {
+            // Its new process may have lost what it had.
+            other.extents = LogExtents::new();
+        }
+        other.node = Some(message.node.clone());
+        other.differs = message.members != members;
+        for (log, extent) in &message.extents {
+            let known = other.extents.entry(*log).or_default();
+            known.through = known.through.max(extent.through);
+        }
+    }
+
+    fn on_silent(&mut self, now: Duration, member: usize, asked: Duration, is_refused: bool, why: String) {
+        let most = self.rules.lease / 4;
+        let Some(other) = self.others.get_mut(member) else { return };
+        other.is_asking = false;
+        other.pause = (other.pause * 2).max(PAUSE_MIN).min(most);
+        other.ask_at = now + other.pause;
+        other.trouble = Some(why);
+        if is_refused && other.heard.is_none_or(|heard| heard <= asked) {
+            other.heard = None;
+            if asked >= self.came && other.returned == ReturnAnswer::None {
+                other.returned = ReturnAnswer::Down;
+            }
+        }
+    }
+
+    fn on_asked(&mut self, now: Duration, ticket: u64, message: SyncMessage) {
+        let refused = |why: String| FixedAction::Reply { ticket, result: Err(why) };
+        if self.is_leaving {
+            return self.actions.push(refused("this node stops".to_owned()));
+        }
+        let found = self.others.iter().position(|other| other.name == message.node.name);
+        let Some(member) = found.filter(|_| message.fleet == self.fleet) else {
+            let (name, fleet) = (&message.node.name, &message.fleet);
+            let own = &self.own.name;
+            return self.actions.push(refused(format!("{name} of the fleet {fleet} is no other member at {own}")));
+        };
+        let other = &mut self.others[member];
+        other.heard = Some(now);
+        if other.pause > Duration::ZERO {
+            // It is there again.
+            (other.pause, other.ask_at) = (Duration::ZERO, now);
+        }
+        if other.returned == ReturnAnswer::Down {
+            other.returned = ReturnAnswer::None;
+        }
+        self.note_member(member, &message);
+        self.learn(&message);
+        // What the message brought must be durable before it is answered, or the answer would be of no use.
+        self.replies.push((ticket, self.last_place, message.extents));
+        self.reply();
+    }
+
+    /// Answers those who wait for nothing more.
+    fn reply(&mut self) {
+        let place = self.last_place - self.behind();
+        let (due, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.replies).into_iter().partition(|(_, must, _)| *must <= place);
+        self.replies = rest;
+        for (ticket, _, extents) in due {
+            let result = Ok(self.message(self.known.above(&extents, None, PURGES_BYTES_MAX)));
+            self.actions.push(FixedAction::Reply { ticket, result });
+        }
+    }
+
+    fn on_purge_requested(&mut self, now: Duration, ticket: u64, purge: FleetPurge, wish: PurgeWish, now_s: u64) {
+        if let Err(error) = self.admit(now, &purge) {
+            return self.answer(ticket, Err(error));
+        }
+        let log = self.own_log();
+        let number = self.queued.get(&log).map_or(0, |extent| extent.through) + 1;
+        let logged = FixedPurge { log, number, accepted_s: now_s, purge };
+        self.queue(FixedStep::Purge(Arc::new(logged)));
+        let deadline = now + self.rules.purge_time;
+        self.waiting.insert(ticket, WaitingPurge { wish, deadline, number });
+    }
+
+    /// Whether a purge may come in. *Errors*: why not.
+    fn admit(&mut self, now: Duration, purge: &FleetPurge) -> Result<(), FleetError> {
+        if self.is_leaving {
+            return Err(FleetError::Stopping);
+        }
+        if self.has_other_rules() {
+            return Err(FleetError::RulesDiffer);
+        }
+        let Some(value) = write_purge(purge) else {
+            let texts = purge.scope.texts().len();
+            return Err(FleetError::TooLarge(format!("{texts} keys, prefixes or tags")));
+        };
+        let (count, period) = self.rules.purge_rate;
+        let counted = self.counted.full_after(now, 1);
+        let sized = self.sized.full_after(now, value.len() as u64);
+        match (counted, sized) {
+            (Some(counted), Some(sized)) => {
+                (self.counted.full_at, self.sized.full_at) = (counted, sized);
+                Ok(())
+            }
+            (None, _) => {
+                let seconds = period.as_secs();
+                Err(FleetError::TooMany(format!("{count} purges in {seconds} s (`purge-rate` of [fleet])")))
+            }
+            (_, None) => {
+                let (bytes, seconds) = (self.sized.count, SIZE_PERIOD.as_secs());
+                let most = format!("{bytes} bytes of purges in {seconds} s (`purge-log-size` of [fleet])");
+                Err(FleetError::TooMany(most))
+            }
+        }
+    }
+
+    fn answer(&mut self, ticket: u64, result: Result<PurgeOutcome, FleetError>) {
+        self.counts.refused += u64::from(result.is_err());
+        self.counts.accepted += u64::from(result.is_ok());
+        self.actions.push(FixedAction::Answer { ticket, result });
+    }
+
+    /// Answers purges that are as their callers wish, or whose time is over.
+    fn settle(&mut self, now: Duration) {
+        let known = self.known.through(self.own_log());
+        let tickets: Vec<u64> = self.waiting.keys().copied().collect();
+        for ticket in tickets {
+            let Some(WaitingPurge { wish, deadline, number }) = self.waiting.get(&ticket) else { continue };
+            let (wish, is_late, number) = (*wish, now >= *deadline || self.is_leaving, *number);
+            let result = if known < number {
+                let why = "it is not in the `purge-log` of this node".to_owned();
+                is_late.then_some(Err(FleetError::Unknown(why)))
+            } else {
+                let lacks = |other: &&OtherMember| {
+                    other.extents.get(&self.own_log()).is_none_or(|extent| extent.through < number)
+                };
+                let lacking = || self.others.iter().filter(lacks);
+                let is_waiting = wish == PurgeWish::Applied && lacking().any(|other| self.is_living(other, now));
+                let (is_applied, nodes) = (lacking().next().is_none(), self.others.len() + 1);
+                let missing = match wish {
+                    PurgeWish::Applied => lacking().map(|other| other.name.clone()).collect(),
+                    PurgeWish::Accepted => Vec::new(),
+                };
+                let outcome = PurgeOutcome { revision: number, nodes, missing, is_applied, is_queued: false };
+                (!is_waiting || is_late).then_some(Ok(outcome))
+            };
+            if let Some(result) = result {
+                self.waiting.remove(&ticket);
+                self.answer(ticket, result);
+            }
+        }
+    }
+
+    /// Begins the next batch.
+    fn take_next(&mut self, now: Duration) {
+        if self.batch.is_some() || self.is_rewriting || now < self.take_at || self.is_leaving {
+            return;
+        }
+        let rules = self.begin_rules();
+        let first = self.last_place + 1 - self.pending.len() as u64;
+        let mut bytes = 0;
+        let size = |step: &FixedStep| match step {
+            FixedStep::Purge(purge) => purge.bytes(),
+            FixedStep::Everything(_) => 64,
+        };
+        let fitting = self.pending.iter().take(BATCH_MAX).take_while(|step| {
+            bytes += size(step);
+            bytes <= BATCH_BYTES_MAX || bytes == size(step)
+        });
+        let count = fitting.count();
+        let steps: Vec<FixedStep> = self.pending.drain(..count).collect();
+        let rules = steps.iter().fold(rules, |rules, step| match step {
+            FixedStep::Purge(logged) => rules.after(&logged.purge),
+            FixedStep::Everything(_) => rules.after(&FleetPurge::EVERYTHING),
+        });
+        let revision = first + steps.len() as u64 - 1;
+        let mark = AppliedMark { fleet: self.identity, revision, rules };
+        if steps.is_empty() && mark == self.mark {
+            return;
+        }
+        self.batches += 1;
+        let batch = self.batches;
+        self.batch = Some(StepBatch { number: batch, steps: steps.clone(), mark });
+        self.actions.push(FixedAction::Take { batch, first, steps, mark });
+    }
+
+    /// The record of rules with which the next batch begins. When nothing else waits, that is its own rules' record, and
+    /// everything is purged if their objects may have missed a purge.
+    fn begin_rules(&mut self) -> RulesRecord {
+        let record = self.mark.rules;
+        let former = if record.current == 0 { record.begin(self.own.rules) } else { record };
+        if !self.pending.is_empty() || self.has_other_rules() {
+            return former;
+        }
+        let rules = former.begin(self.own.rules);
+        if rules.must_purge_all() {
+            self.purge_everything(LogExtents::new(), "purges by other rules may have missed what it has stored");
+        }
+        rules
+    }
+
+    fn on_taken(&mut self, now: Duration, number: u64) {
+        let Some(batch) = self.batch.take_if(|batch| batch.number == number) else { return };
+        batch.steps.iter().for_each(|step| self.known.take(step));
+        self.counts.applied += batch.steps.len() as u64;
+        self.mark = batch.mark;
+        (self.moved, self.take_pause, self.take_trouble) = (now, Duration::ZERO, None);
+        self.reply();
+        let own = self.own_log();
+        if batch.steps.iter().any(|step| matches!(step, FixedStep::Purge(purge) if purge.log == own)) {
+            self.ask_all(now);
+        }
+    }
+
+    fn on_take_failed(&mut self, now: Duration, number: u64, why: String) {
+        let Some(batch) = self.batch.take_if(|batch| batch.number == number) else { return };
+        batch.steps.into_iter().rev().for_each(|step| self.pending.push_front(step));
+        self.take_pause = (self.take_pause * 2).max(PAUSE_MIN).min(self.rules.lease / 4);
+        self.take_at = now + self.take_pause;
+        self.take_trouble = Some(why);
+    }
+
+    /// Asks all members soon, but for those that do not answer.
+    fn ask_all(&mut self, now: Duration) {
+        for other in self.others.iter_mut().filter(|other| other.pause.is_zero()) {
+            other.ask_at = now;
+        }
+    }
+
+    /// Asks the members whose turn it is. What this node has accepted, and they lack as far as it knows, goes along; the rest
+    /// comes with answers to their own requests.
+    fn ask_due(&mut self, now: Duration) {
+        if self.is_leaving {
+            return;
+        }
+        for member in 0..self.others.len() {
+            let other = &self.others[member];
+            if other.is_asking || now < other.ask_at {
+                continue;
+            }
+            let purges = self.known.above(&other.extents, Some(self.own_log()), PURGES_BYTES_MAX);
+            let message = self.message(purges);
+            self.others[member].is_asking = true;
+            // A purge that is taken meanwhile is sent when this one is answered.
+            self.others[member].ask_at = now + self.rules.lease / 4;
+            self.actions.push(FixedAction::Ask { member, message });
+        }
+    }
+
+    fn trim(&mut self, now: Duration, now_s: u64) {
+        let age_s = self.rules.log_age_max.as_secs();
+        // Not for each purge that becomes too old.
+        let (oldest_s, too_old_s) = (now_s.saturating_sub(age_s), now_s.saturating_sub(age_s + age_s / 8));
+        let is_quiet = self.pending.is_empty() && self.batch.is_none() && !self.is_rewriting;
+        let is_marked = self.mark.fleet == self.identity && self.mark.revision == self.last_place;
+        if now < self.trim_at || !is_quiet || !is_marked || !self.known.is_large(self.rules.log_bytes_max, too_old_s) {
+            return;
+        }
+        (self.trim_at, self.is_rewriting) = (now + TRIM_INTERVAL, true);
+        self.known.trim(self.rules.log_bytes_max / 4 * 3, oldest_s);
+        let steps: Vec<FixedStep> = self.known.kept().cloned().map(FixedStep::Purge).collect();
+        let floors = self.known.extents().iter();
+        let extents = floors.map(|(log, extent)| (*log, LogExtent { through: extent.floor, ..*extent }));
+        self.actions.push(FixedAction::Rewrite { extents: extents.collect(), steps });
+    }
+
+    fn on_leave(&mut self) {
+        self.is_leaving = true;
+        let replies = std::mem::take(&mut self.replies);
+        let stops = || Err("this node stops".to_owned());
+        self.actions.extend(replies.into_iter().map(|(ticket, ..)| FixedAction::Reply { ticket, result: stops() }));
+    }
+
+    /// Makes the view again after a change of the living nodes.
+    fn remake_view(&mut self, now: Duration) {
+        let living = self.others.iter().filter(|other| self.is_living(other, now));
+        let nodes: Vec<FleetNode> = living.filter_map(|other| other.node.clone()).chain([self.own.clone()]).collect();
+        let view = FleetView::new(self.view.number + 1, nodes);
+        if view.nodes != self.view.nodes {
+            self.view = Arc::new(view);
+        }
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.actions.push(FixedAction::Note(text.into()));
+    }
+}
