@@ -11,6 +11,7 @@
 //! | `serve`, `calls` | the effect of each request |
 //! | `sessions` | the session, and the next one after it was ended |
 //! | `lock_owners` | the owners of programs' locks |
+//! | `killed_callers` | programs that are killed while they wait |
 //! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
 //! | `reasons` | what calls wait for, in words |
@@ -20,6 +21,7 @@
 mod allowed;
 mod calls;
 mod contents;
+mod killed_callers;
 mod lock_owners;
 mod nodes;
 mod pages;
