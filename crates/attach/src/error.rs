@@ -47,6 +47,14 @@ pub enum Error {
         /// A description of its users, as far as they can be found.
         users: String,
     },
+    /// Programs use a volume that has no connection to its server; they may wait for it.
+    #[error("{path} is in use, and programs may wait for its server, to which there is no connection: {problem}")]
+    InUseUnserved {
+        /// The directory.
+        path: PathBuf,
+        /// Why there is no connection.
+        problem: String,
+    },
     /// The kernel ended the connection while the block device was attached.
     #[error("the kernel ended the FUSE connection of {path}: {problem}; attach it again, which releases what is left")]
     Ended {
@@ -74,6 +82,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether something uses what was to be detached or unmounted.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Error::InUse { .. } | Error::InUseUnserved { .. })
+    }
+
     /// Makes the error of opening a file that may be missing or may need root.
     pub(crate) fn opening(what: &'static str, source: io::Error, missing: fn(io::Error) -> Error) -> Error {
         match source.kind() {

@@ -184,7 +184,7 @@ pub fn opening(error: impl Into<anyhow::Error>) -> CommandFailure {
 
 fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'static str>)> {
     let attached = cause.downcast_ref::<attach::Error>();
-    if let Some(attach::Error::InUse { .. }) = attached {
+    if attached.is_some_and(attach::Error::is_in_use) {
         return Some((BUSY, None));
     }
     let device = match attached {

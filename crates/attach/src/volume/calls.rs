@@ -1,7 +1,8 @@
 //! The effect of each request, by calls of the volume's client.
 //!
 //! Owns: the translation between the kernel's arguments and the client's. Promises: an answer that contains a node
-//! counts as one look-up of it.
+//! counts as one look-up of it. What a call that may be given up has found counts only when it is answered:
+//! [`FoundInode`], [`FoundNames`].
 //!
 //! *Circle*: `serve` dispatches to these calls, and they work on its file system.
 
@@ -13,7 +14,7 @@ use nectary_fuse::{
     StatFs, WriteCall, without_rights,
 };
 use nectary_volume::client::{Error, FileLock, NewInode, OpenAccess, OpenFile, WritePosition};
-use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes, TimeChange};
+use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes, ListedName, TimeChange};
 
 use super::contents::ReadBytes;
 use super::lock_owners::{EndedOwner, LockRelease};
@@ -88,14 +89,31 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Result<LookupEntry> {
+/// An inode that was looked up, before the kernel knows it.
+pub struct FoundInode {
+    found: InodeAttributes,
+    /// The node of the directory, and the name; `None`: it was looked up by a file handle.
+    place: Option<(u64, Vec<u8>)>,
+}
+
+impl FoundInode {
+    /// Returns the answer to a thread; counts one look-up.
+    pub fn entry(&self, this: &VolumeFileSystem, thread: u32) -> LookupEntry {
+        match &self.place {
+            Some((parent, name)) => this.entry(&self.found, *parent, name, thread),
+            None => this.nodes.entry_of_handle(&self.found),
+        }
+    }
+}
+
+pub async fn look_up(this: This, parent: u64, name: Vec<u8>) -> Result<FoundInode> {
     if name == b"." || name == b".." {
         return of_handle(this, parent, name == b"..").await;
     }
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     let found = ask!(this, client, client.look_up(directory, &name))?;
-    Ok(this.entry(&found, parent, &name, thread))
+    Ok(FoundInode { found, place: Some((parent, name)) })
 }
 
 /// Looks up a name that the session keeps; waits for nothing.
@@ -115,7 +133,7 @@ pub fn kept_attributes(this: &VolumeFileSystem, node: u64) -> Option<InodeAttrib
 
 /// Looks up the inode of a file handle, or the parent of a directory that was reached by one. The kernel may have
 /// forgotten the node; it compares the generation.
-async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<LookupEntry> {
+async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<FoundInode> {
     let id = this.nodes.id_of_handle(node)?;
     let found = match is_parent {
         true => ask!(this, client, client.look_up(id, b".."))?,
@@ -124,7 +142,7 @@ async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<LookupEntry
     if found.inode.links == 0 {
         return Err(Errno::new(libc::ESTALE));
     }
-    Ok(this.nodes.entry_of_handle(&found))
+    Ok(FoundInode { found, place: None })
 }
 
 pub async fn stat(this: This, node: u64) -> Result<InodeAttributes> {
@@ -281,7 +299,7 @@ pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<L
     Ok(this.nodes.entry(&linked, parent, &name, None))
 }
 
-pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
+pub async fn open(this: This, node: u64, flags: i32) -> Result<OpenFile> {
     let id = this.nodes.id(node)?;
     let opening = match flags & libc::O_ACCMODE {
         libc::O_RDONLY if this.has_old_writer(node) => OpenAccess::Both,
@@ -295,7 +313,7 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
     }
     let is_direct = flags & libc::O_DIRECT != 0;
     let file = ask!(this, client, client.open(id, opening, is_direct))?;
-    Ok(this.add(file.synced(is_synced(flags))))
+    Ok(file.synced(is_synced(flags)))
 }
 
 pub async fn create(this: This, parent: u64, name: Vec<u8>, new: NewInode, flags: i32) -> Result<(LookupEntry, u64)> {
@@ -469,7 +487,36 @@ pub async fn remove_xattr(this: This, node: u64, name: Vec<u8>) -> Result<()> {
     removed
 }
 
-pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> Result<DirectoryListing> {
+/// Names that a listing found, before the kernel knows them.
+pub struct FoundNames {
+    /// The entries before the names.
+    listing: DirectoryListing,
+    names: Vec<ListedName>,
+    /// Whether the kernel gets the nodes of the names.
+    plus: bool,
+}
+
+impl FoundNames {
+    /// Returns the answer, with as many names of the directory `node` as there is room for; counts one look-up of each
+    /// node in it.
+    pub fn listing(self, this: &VolumeFileSystem, node: u64) -> DirectoryListing {
+        let FoundNames { mut listing, names, plus } = self;
+        for listed in names {
+            let inode = &listed.attributes;
+            let entry = if plus { this.nodes.entry(inode, node, &listed.name, None) } else { LookupEntry::default() };
+            let kind = (inode.inode.mode >> 12) as u8;
+            if !listing.add(&listed.name, inode.number, kind, listed.cookie + NAMES_START, &entry) {
+                if plus {
+                    this.nodes.forget(entry.node, 1);
+                }
+                break;
+            }
+        }
+        listing
+    }
+}
+
+pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> Result<FoundNames> {
     let directory = this.nodes.id(node)?;
     let mut listing = DirectoryListing::new(size, plus);
     if offset < NAMES_START {
@@ -485,18 +532,7 @@ pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> 
     let cookie = offset.saturating_sub(NAMES_START);
     let entries = (size / if plus { ENTRY_BYTES.1 } else { ENTRY_BYTES.0 }).clamp(1, ENTRIES_MAX);
     let (names, _) = ask!(this, client, client.list(directory, cookie, entries))?;
-    for listed in names {
-        let inode = &listed.attributes;
-        let entry = if plus { this.nodes.entry(inode, node, &listed.name, None) } else { LookupEntry::default() };
-        let kind = (inode.inode.mode >> 12) as u8;
-        if !listing.add(&listed.name, inode.number, kind, listed.cookie + NAMES_START, &entry) {
-            if plus {
-                this.nodes.forget(entry.node, 1);
-            }
-            break;
-        }
-    }
-    Ok(listing)
+    Ok(FoundNames { listing, names, plus })
 }
 
 pub async fn seek(this: This, handle: u64, offset: u64, whence: i32) -> Result<u64> {

@@ -11,6 +11,7 @@
 //! | `serve`, `calls` | the effect of each request |
 //! | `sessions` | the session, and the next one after it was ended |
 //! | `lock_owners` | the owners of programs' locks |
+//! | `killed_callers` | programs that are killed while they wait |
 //! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
 //! | `reasons` | what calls wait for, in words |
@@ -20,6 +21,7 @@
 mod allowed;
 mod calls;
 mod contents;
+mod killed_callers;
 mod lock_owners;
 mod nodes;
 mod pages;
@@ -247,9 +249,18 @@ impl AttachedVolume {
     /// Unmounts the volume, unless it is in use. With `lazily`, unmounts it even if it is in use; it ends with its last
     /// user.
     ///
-    /// *Errors*: [`Error::InUse`].
+    /// *Errors*: [`Error::InUse`]; [`Error::InUseUnserved`] if there is no connection to the server either.
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
-        unmount_volume(&self.directory, lazily)
+        unmount_volume(&self.directory, lazily).map_err(|error| match (error, self.trouble()) {
+            (Error::InUse { path, .. }, Some(problem)) => Error::InUseUnserved { path, problem },
+            (error, _) => error,
+        })
+    }
+
+    /// Returns why there is no working connection to the server, if there is none.
+    fn trouble(&self) -> Option<String> {
+        let SessionFigures { ended, trouble, .. } = self.file_system.sessions.last().figures();
+        ended.or(trouble.map(|trouble| trouble.what))
     }
 
     /// Returns a process in another mount namespace, such as a container, in which the volume is mounted, too.

@@ -29,6 +29,7 @@ use tokio::task::JoinSet;
 use super::allowed::VolumeMountOptions;
 use super::calls;
 use super::contents::{CachedContents, ReadBytes};
+use super::killed_callers::{KilledCallers, is_killed};
 use super::lock_owners::LockOwners;
 use super::nodes::{VALID, VolumeNodes};
 use super::sessions::MountSessions;
@@ -47,6 +48,7 @@ pub struct VolumeFileSystem {
     /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
     /// interrupted.
     lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
+    killed_callers: KilledCallers,
     pub(super) lock_owners: Arc<LockOwners>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
@@ -79,6 +81,7 @@ impl VolumeFileSystem {
             files: Mutex::default(),
             next: AtomicU64::new(1),
             lock_waits: Mutex::default(),
+            killed_callers: KilledCallers::default(),
             lock_owners: Arc::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
@@ -264,6 +267,57 @@ impl VolumeService {
             }
         }));
     }
+
+    /// Serves a request that changes nothing as [`run`](Self::run) does. If its program is being killed, the request is
+    /// given up: it is answered with EINTR, and what `work` returns later is dropped.
+    fn ask<T, W>(
+        &self,
+        of: RequestContext,
+        reply: ReplyHandle,
+        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
+        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
+    ) where
+        W: Future<Output = Result<T, Errno>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.ask_and_end(of, reply, work, answer, |_| std::future::ready(()));
+    }
+
+    /// Serves a request as [`ask`](Self::ask) does; `end` ends what `work` returns after the request was given up.
+    fn ask_and_end<T, W, E>(
+        &self,
+        of: RequestContext,
+        reply: ReplyHandle,
+        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
+        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
+        end: impl FnOnce(T) -> E + Send + 'static,
+    ) where
+        W: Future<Output = Result<T, Errno>> + Send + 'static,
+        E: Future<Output = ()> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (this, thread) = (self.0.clone(), of.caller.thread);
+        let progress = reply.progress();
+        self.0.spawn(progress.of(async move {
+            let mut work = std::pin::pin!(work(this.clone()));
+            let done = tokio::select! {
+                biased;
+                done = &mut work => Ok(done),
+                place = this.killed_callers.killed(|| reply.is_interrupted(), || is_killed(thread)) => Err(place),
+            };
+            match done {
+                Ok(Ok(value)) => answer(reply, &this, value),
+                Ok(Err(error)) => reply.error(error),
+                Err(_place) => {
+                    reply.errno(libc::EINTR);
+                    // The work goes on: half of it could leave a token or an open file that nobody gives back.
+                    if let Ok(value) = work.await {
+                        end(value).await;
+                    }
+                }
+            }
+        }));
+    }
 }
 
 impl FuseFileSystem for VolumeService {
@@ -310,19 +364,21 @@ impl FuseFileSystem for VolumeService {
             None => {}
         }
         let name = name.to_bytes().to_vec();
-        let found = move |this| calls::look_up(this, node, name, thread);
-        self.run(reply, found, |reply, _, entry| reply.entry(&entry));
+        let found = move |this| calls::look_up(this, node, name);
+        self.ask(of, reply, found, move |reply, this, found: calls::FoundInode| {
+            reply.entry(&found.entry(this, thread));
+        });
     }
 
     fn get_attributes(&self, of: RequestContext, reply: ReplyHandle) {
-        self.stat(reply, of.node, move |reply, this, found| {
+        self.stat(of, reply, move |reply, this, found| {
             let (attributes, valid) = this.attributes(of.node, &found);
             reply.attributes(&attributes, valid);
         });
     }
 
     fn stat_x(&self, of: RequestContext, reply: ReplyHandle) {
-        self.stat(reply, of.node, move |reply, this, found| {
+        self.stat(of, reply, move |reply, this, found| {
             let (attributes, valid) = this.attributes(of.node, &found);
             reply.statx(&attributes, valid);
         });
@@ -337,7 +393,7 @@ impl FuseFileSystem for VolumeService {
 
     fn read_link(&self, of: RequestContext, reply: ReplyHandle) {
         let target = move |this| calls::read_link(this, of.node);
-        self.run(reply, target, |reply, _, target: Vec<u8>| reply.bytes(&target));
+        self.ask(of, reply, target, |reply, _, target: Vec<u8>| reply.bytes(&target));
     }
 
     fn symbolic_link(&self, of: RequestContext, name: &CStr, target: &CStr, reply: ReplyHandle) {
@@ -391,7 +447,8 @@ impl FuseFileSystem for VolumeService {
 
     fn open(&self, of: RequestContext, flags: i32, reply: ReplyHandle) {
         let open = move |this| calls::open(this, of.node, flags);
-        self.run(reply, open, |reply, _, handle| reply.opened(handle, OPEN_FLAGS));
+        let answer = |reply: ReplyHandle, this: &VolumeFileSystem, file| reply.opened(this.add(file), OPEN_FLAGS);
+        self.ask_and_end(of, reply, open, answer, |file: OpenFile| async move { file.close().await });
     }
 
     fn create(&self, of: RequestContext, name: &CStr, mode: u32, umask: u32, flags: i32, reply: ReplyHandle) {
@@ -416,7 +473,7 @@ impl FuseFileSystem for VolumeService {
 
     fn read(&self, of: RequestContext, read: ReadCall, reply: ReplyHandle) {
         let bytes = move |this| calls::read(this, read, of.caller);
-        self.run(reply, bytes, |reply, _, contents: ReadBytes| {
+        self.ask(of, reply, bytes, |reply, _, contents: ReadBytes| {
             let parts: Vec<_> = contents.slices().into_iter().map(std::io::IoSlice::new).collect();
             reply.parts(&parts);
         });
@@ -427,8 +484,8 @@ impl FuseFileSystem for VolumeService {
         self.run(reply, work, |reply, _, count| reply.written(count));
     }
 
-    fn stat_fs(&self, _of: RequestContext, reply: ReplyHandle) {
-        self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes));
+    fn stat_fs(&self, of: RequestContext, reply: ReplyHandle) {
+        self.ask(of, reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes));
     }
 
     fn release(&self, of: RequestContext, handle: u64, _owner: u64, unlock: bool, reply: ReplyHandle) {
@@ -494,14 +551,14 @@ impl FuseFileSystem for VolumeService {
         }
         let name = name.to_bytes().to_vec();
         let value = move |this| calls::xattr(this, of.node, name);
-        self.run(reply, value, |reply, _, value: Vec<u8>| reply.xattr(&value));
+        self.ask(of, reply, value, |reply, _, value: Vec<u8>| reply.xattr(&value));
     }
 
     fn list_xattr(&self, of: RequestContext, _size: u32, reply: ReplyHandle) {
         if calls::has_no_xattrs(&self.0, of.node, b"") {
             return reply.xattr(&[]);
         }
-        self.run(reply, move |this| calls::xattrs(this, of.node), |reply, _, names: Vec<u8>| reply.xattr(&names));
+        self.ask(of, reply, move |this| calls::xattrs(this, of.node), |reply, _, names: Vec<u8>| reply.xattr(&names));
     }
 
     fn remove_xattr(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
@@ -511,12 +568,14 @@ impl FuseFileSystem for VolumeService {
 
     fn read_directory(&self, of: RequestContext, _handle: u64, offset: u64, size: u32, plus: bool, reply: ReplyHandle) {
         let list = move |this| calls::list(this, of.node, offset, size, plus);
-        self.run(reply, list, |reply, _, listing| reply.listing(&listing));
+        self.ask(of, reply, list, move |reply, this, found: calls::FoundNames| {
+            reply.listing(&found.listing(this, of.node));
+        });
     }
 
-    fn seek(&self, _of: RequestContext, handle: u64, offset: u64, whence: i32, reply: ReplyHandle) {
+    fn seek(&self, of: RequestContext, handle: u64, offset: u64, whence: i32, reply: ReplyHandle) {
         let seek = move |this| calls::seek(this, handle, offset, whence);
-        self.run(reply, seek, |reply, _, offset| reply.position(offset));
+        self.ask(of, reply, seek, |reply, _, offset| reply.position(offset));
     }
 
     fn allocate(&self, _of: RequestContext, handle: u64, offset: u64, length: u64, mode: i32, reply: ReplyHandle) {
@@ -525,7 +584,7 @@ impl FuseFileSystem for VolumeService {
     }
 
     fn get_lock(&self, of: RequestContext, lock: LockRange, reply: ReplyHandle) {
-        self.run(reply, move |this| calls::test_lock(this, of.node, lock), |reply, _, found| reply.lock(&found));
+        self.ask(of, reply, move |this| calls::test_lock(this, of.node, lock), |reply, _, found| reply.lock(&found));
     }
 
     fn set_lock(&self, of: RequestContext, lock: LockRange, waits: bool, mut reply: ReplyHandle) {
@@ -554,6 +613,7 @@ impl FuseFileSystem for VolumeService {
     }
 
     fn interrupted(&self, unique: u64, _is_answered: bool) {
+        self.0.killed_callers.note_signal();
         let waits = self.0.lock_waits.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(given_up) = waits.get(&unique) {
             given_up.notify_one();
@@ -569,13 +629,13 @@ impl VolumeService {
     /// Answers with attributes: at once with those that the session keeps.
     fn stat(
         &self,
+        of: RequestContext,
         reply: ReplyHandle,
-        node: u64,
         answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, InodeAttributes) + Send + 'static,
     ) {
-        match calls::kept_attributes(&self.0, node) {
+        match calls::kept_attributes(&self.0, of.node) {
             Some(found) => answer(reply, &self.0, found),
-            None => self.run(reply, move |this| calls::stat(this, node), answer),
+            None => self.ask(of, reply, move |this| calls::stat(this, of.node), answer),
         }
     }
 

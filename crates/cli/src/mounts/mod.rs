@@ -280,6 +280,11 @@ fn not_unmounted(error: &nectary_attach::Error) -> ControlFault {
         nectary_attach::Error::InUse { .. } => {
             ControlFault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy")
         }
+        nectary_attach::Error::InUseUnserved { .. } => {
+            let remedy = "start the server; or kill these programs, or give --lazy: a program that changes something \
+                          ends only when the server is back";
+            ControlFault::new(FaultKind::Busy, error.to_string(), remedy)
+        }
         _ => {
             let remedy = "if it was unmounted with --lazy, it ends when the last program closes its files";
             ControlFault::new(FaultKind::Failed, error.to_string(), remedy)
@@ -330,7 +335,7 @@ impl UnmountRequests {
                     }
                     match mounted.unmount(false) {
                         Ok(()) => {}
-                        Err(error @ nectary_attach::Error::InUse { .. }) => {
+                        Err(error) if error.is_in_use() => {
                             kind.note(format_args!(
                                 "{error}; it ends with its last user, a second signal ends this process at once"
                             ));

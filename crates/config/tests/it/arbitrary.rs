@@ -231,7 +231,7 @@ prop_compose! {
         rate in rate(),
         log_bytes_max in setting(1_u64 << 20..=1 << 30),
     ) -> FleetPurges {
-        FleetPurges { when_cut, queue_max, answer, time: times[0], rate, log_bytes_max, log_age: times[1] }
+        FleetPurges { when_cut, queue_max, answer, time: times[0], rate, log_bytes_max, log: None, log_age: times[1] }
     }
 }
 

@@ -6,6 +6,7 @@ mod durable;
 mod early;
 mod kept;
 mod killed;
+mod lost_server;
 mod maps;
 mod mounting;
 mod posix;
