@@ -165,6 +165,14 @@ impl FleetMachine {
                 "give it the same sites and routes as the others, and reload it",
             );
         }
+        for (index, node) in self.view.nodes.iter().enumerate().filter(|(_, node)| !node.address.is_empty()) {
+            if let Some(other) = self.view.nodes[..index].iter().find(|other| other.address == node.address) {
+                add(
+                    format!("fleet: the nodes {} and {} have the same `address` {}", other.name, node.name, node.address),
+                    "give each node the `address` at which the others reach it alone",
+                );
+            }
+        }
         if self.requests.queued() > 0 {
             let queued = self.requests.queued();
             add(format!("fleet: {queued} purges wait until etcd can be reached"), "do not stop this process before");

@@ -127,3 +127,14 @@ fn reading_the_log_is_shown() {
     bench.event(FleetEvent::LogRead(snapshot(0, vec![purge(30), purge(31)])));
     assert!(says(&bench, 1000, "applies 2 purges that it missed", "see the store's problems"));
 }
+
+/// Questions for one of them come to the other, which is no owner of these keys.
+#[test]
+fn nodes_with_one_address_are_shown() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
+    bench.changed(vec![LogChange::Node(FleetNode { address: "a:7443".to_owned(), ..node("c", 13) })], 13);
+    assert!(says(&bench, 1000, "nodes a and c have the same `address` a:7443", "give each node"));
+    bench.changed(vec![LogChange::Node(FleetNode { address: String::new(), ..node("c", 14) })], 14);
+    bench.changed(vec![LogChange::Node(FleetNode { address: String::new(), ..node("b", 15) })], 15);
+    assert_eq!(problems(&bench, 1000), [], "they share no keys");
+}
