@@ -98,17 +98,18 @@ impl FleetMachine {
         let mut problems = Vec::new();
         let mut add = |what: String, remedy: &str| problems.push(PartProblem { what, remedy: remedy.to_owned() });
         let why = |trouble: &Option<String>| trouble.clone().unwrap_or_else(|| "it is joining".to_owned());
+        let store_trouble = self.log.store_trouble.as_deref();
         match self.state(now) {
+            FleetState::Away if self.is_stuck(now) => add(
+                format!(
+                    "fleet: this node is not a member: its store does not apply purges ({})",
+                    store_trouble.unwrap_or("it has not answered")
+                ),
+                "see the store's problems in `nectary status`; the node joins by itself when the store can be written",
+            ),
             FleetState::Away => add(
                 format!("fleet: this node is not a member: {}", why(&self.lease.trouble)),
-                match self.lease.is_name_taken {
-                    true => {
-                        "give one of the two another `node` in [fleet], or stop it; a killed one counts for a `lease`"
-                    }
-                    false => {
-                        "see whether etcd is up and reachable from here; meanwhile little is served from the store"
-                    }
-                },
+                &self.away_remedy(now),
             ),
             FleetState::RulesDiffer => add(
                 "fleet: the rules that make keys differ here from those of most nodes".to_owned(),
@@ -126,7 +127,11 @@ impl FleetMachine {
         }
         if self.log.behind_since.is_some_and(|since| now > since + BEHIND_MAX) {
             add(
-                format!("fleet: {} purges are known here and not applied yet", self.log.behind()),
+                format!(
+                    "fleet: {} purges are known here and not applied yet{}",
+                    self.log.behind(),
+                    store_trouble.map(|why| format!(": {why}")).unwrap_or_default()
+                ),
                 "see whether the store can be written",
             );
         }
@@ -167,8 +172,9 @@ impl FleetMachine {
         }
         for (index, node) in self.view.nodes.iter().enumerate().filter(|(_, node)| !node.address.is_empty()) {
             if let Some(other) = self.view.nodes[..index].iter().find(|other| other.address == node.address) {
+                let (first, second, address) = (&other.name, &node.name, &node.address);
                 add(
-                    format!("fleet: the nodes {} and {} have the same `address` {}", other.name, node.name, node.address),
+                    format!("fleet: the nodes {first} and {second} have the same `address` {address}"),
                     "give each node the `address` at which the others reach it alone",
                 );
             }
@@ -178,6 +184,18 @@ impl FleetMachine {
             add(format!("fleet: {queued} purges wait until etcd can be reached"), "do not stop this process before");
         }
         problems
+    }
+
+    /// What to do as this node is no member, and what its clients get meanwhile.
+    fn away_remedy(&self, now: Duration) -> String {
+        if self.lease.is_name_taken {
+            return "give one of the two another `node` in [fleet], or stop it; a killed one counts for a `lease`".to_owned();
+        }
+        let served = match self.gate().serve_until.saturating_sub(now).as_secs() {
+            0 => "meanwhile origins answer, within `validate-when-cut`".to_owned(),
+            seconds => format!("the store is served for {seconds} s more"),
+        };
+        format!("see whether etcd is up and reachable from here; {served}")
     }
 }
 

@@ -196,7 +196,11 @@ impl FleetMachine {
         if let (Some(held), true) = (self.lease.held, self.stands_still(now))
             && now >= held.asked + self.rules.lease
         {
-            self.lease.trouble = Some("it does not learn of purges, or cannot apply them".to_owned());
+            let why = match self.lease.is_stuck {
+                true => "its store does not apply purges",
+                false => "it does not learn of purges",
+            };
+            self.lease.trouble = Some(why.to_owned());
             self.abandon_lease();
         }
         self.count_cuts(now);
@@ -228,10 +232,11 @@ impl FleetMachine {
         if self.lease.was_member && !is_member {
             self.counts.cuts += 1;
             let why = self.lease.trouble.clone().unwrap_or_else(|| "no answer in time".to_owned());
-            let seconds = self.rules.serve_when_cut.as_secs();
-            self.note(format!(
-                "fleet: this node is cut off ({why}); it serves from its store for {seconds} s after the last answer of etcd"
-            ));
+            let served = match (self.lease.is_stuck, self.rules.serve_when_cut.as_secs()) {
+                (true, _) => "it serves nothing of its store".to_owned(),
+                (false, seconds) => format!("it serves from its store for {seconds} s after the last answer of etcd"),
+            };
+            self.note(format!("fleet: this node is cut off ({why}); {served}"));
         }
         if !self.lease.was_member && is_member && self.counts.cuts > 0 {
             self.note("fleet: this node is a member again");

@@ -348,6 +348,9 @@ fn nodes_whose_store_refuses_leave() {
         assert!(ms <= 11_000 || bench.standing() == (0, 0), "at {ms} ms it serves what it cannot purge");
     }
     assert!(left_at.is_some_and(|ms| ms <= 21_100), "{left_at:?}");
+    let problems = bench.machine.figures(at(29_900)).problems;
+    assert!(problems[0].what.contains("its store does not apply purges (read-only)"), "{problems:?}");
+    assert!(problems[0].remedy.contains("the store's problems"), "{problems:?}");
 }
 
 /// It says nothing about purges that were applied by the others while this node was no member.
