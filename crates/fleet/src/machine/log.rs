@@ -157,6 +157,8 @@ impl FleetMachine {
         self.log.behind_since = None;
         self.log.must_mark = None;
         (self.log.seen, self.log.newest, self.log.floor) = (0, 0, 0);
+        // Its log is to be looked at soon.
+        (self.log.totals, self.log.brought_bytes, self.log.reviewed_at) = (LogTotals::default(), 0, None);
     }
 
     pub(super) fn on_log_read(&mut self, now: Duration, snapshot: LogSnapshot) {

@@ -499,11 +499,13 @@ fn removed_node_key_causes_rejoin() {
 fn purges_of_earlier_fleets_are_forgotten() {
     let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     let (batch, ..) = bench.changed(vec![LogChange::Purge(purge(15))], 15).applies().expect("a batch");
+    bench.event(FleetEvent::LogReviewed(LogTotals { purges: 2, bytes: 200 }));
     bench.changed(vec![LogChange::Purge(purge(16)), LogChange::Identity(Some(FLEET + 1))], 17);
     bench.event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(1000) });
     bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET + 1 });
     bench.event(FleetEvent::BatchFailed { batch, why: "full".to_owned() });
     assert_eq!(bench.tick_at(9000).applies(), None);
+    assert_eq!(bench.machine.figures(at(9000)).log_purges, 0, "those of the earlier fleet are not counted");
     bench.event(FleetEvent::LogRead(LogSnapshot { identity: FLEET + 1, ..snapshot(0, vec![purge(12)]) }));
     assert_eq!(bench.applies().map(|it| (it.1, it.2)), Some((vec![everything(12)], 12)));
 }
