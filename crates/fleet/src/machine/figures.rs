@@ -188,8 +188,12 @@ impl FleetMachine {
 
     /// What to do as this node is no member, and what its clients get meanwhile.
     fn away_remedy(&self, now: Duration) -> String {
+        let taken = match self.lease.is_holder_gone {
+            true => "wait; if this lasts, a process in another container is this node, too: give it another `node`",
+            false => "give one of the two another `node` in [fleet], or stop it; a killed one counts for a `lease`",
+        };
         if self.lease.is_name_taken {
-            return "give one of the two another `node` in [fleet], or stop it; a killed one counts for a `lease`".to_owned();
+            return taken.to_owned();
         }
         let served = match self.gate().serve_until.saturating_sub(now).as_secs() {
             0 => "meanwhile origins answer, within `validate-when-cut`".to_owned(),

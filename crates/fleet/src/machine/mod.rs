@@ -160,7 +160,7 @@ impl FleetMachine {
             FleetEvent::Paused { time } => self.on_paused(now, time),
             FleetEvent::Joined { lease, identity } => self.on_joined(now, lease, identity),
             FleetEvent::JoinFailed { why } => self.on_join_failed(now, why),
-            FleetEvent::NameTaken { process } => self.on_name_taken(now, &process),
+            FleetEvent::NameTaken { process, is_gone } => self.on_name_taken(now, &process, is_gone),
             FleetEvent::LogRead(snapshot) => self.on_log_read(now, snapshot),
             FleetEvent::ReadFailed { why } => self.on_read_failed(now, why),
             FleetEvent::Changed { changes, through } => self.on_changed(now, changes, through),

@@ -92,8 +92,11 @@ fn leases_from_before_a_pause_are_over() {
 fn two_processes_of_one_name_are_shown() {
     let mut bench = MachineBench::new(FleetRules::default(), AppliedMark::NONE);
     bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
-    bench.event(FleetEvent::NameTaken { process: "host b, process 7".to_owned() });
+    let taken = |is_gone| FleetEvent::NameTaken { process: "host b, process 7".to_owned(), is_gone };
+    bench.event(taken(false));
     assert!(says(&bench, 1000, "another process (host b, process 7) is the node a", "another `node`"));
+    bench.event(taken(true));
+    assert!(says(&bench, 1000, "(host b, process 7) has ended: wait up to 10 s for its lease", "wait; if this lasts"));
     bench.event(FleetEvent::JoinFailed { why: "no answer".to_owned() });
     assert!(says(&bench, 1000, "no answer", "see whether etcd is up"));
     let mut bench = MachineBench::member(FleetRules::default(), &[]);
