@@ -296,7 +296,7 @@ fn this_process() -> String {
 }
 
 /// Whether a process ran on the host of this one, and has ended, by what both say of themselves. Containers may have the
-/// same host name and not see each other's processes, so no more than a text may depend on this.
+/// same host name and not see each other's processes, so only a text may depend on this.
 fn is_gone(process: &str, own: &str) -> bool {
     let [found, known] = [process, own].map(|text| text.rsplit_once(", process "));
     let (Some((host, number)), Some((own_host, _))) = (found, known) else { return false };
@@ -324,7 +324,8 @@ mod tests {
         let own = "host web-1, process 9";
         assert!(is_gone("host web-1, process 4294967295", own) && is_gone(own, own));
         let running = format!("host web-1, process {}", std::process::id());
-        for other in [running.as_str(), "host web-2, process 4294967295", "of an earlier version", "host web-1, process x"] {
+        let others = ["host web-2, process 4294967295", "of an earlier version", "host web-1, process x"];
+        for other in others.into_iter().chain([running.as_str()]) {
             assert!(!is_gone(other, own), "{other}");
         }
     }

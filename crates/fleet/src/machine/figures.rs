@@ -2,10 +2,11 @@
 //!
 //! Owns: what is wrong, and what to do about it. Leaves to others: the names of fleet and connection (the driver).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nectary_host::PartProblem;
-use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures};
+use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures, RulesHash};
 
 use super::FleetMachine;
 use crate::shares::FleetShares;
@@ -15,6 +16,9 @@ const BEHIND_MAX: Duration = Duration::from_secs(5);
 
 /// A process that has the name of this node, and says so again and again, is shown for this long.
 const CLAIM_TIME: Duration = Duration::from_secs(10);
+
+/// The different rules that a problem names.
+const RULES_SHOWN_MAX: usize = 4;
 
 /// What this process has done.
 #[derive(Debug, Default)]
@@ -112,7 +116,7 @@ impl FleetMachine {
                 &self.away_remedy(now),
             ),
             FleetState::RulesDiffer => add(
-                "fleet: the rules that make keys differ here from those of most nodes".to_owned(),
+                format!("fleet: the rules that make keys are not those of most nodes here: {}", self.rules_of_nodes()),
                 "give all nodes the same sites and routes, and reload them",
             ),
             FleetState::CatchingUp if !self.log.is_read => add(
@@ -166,7 +170,7 @@ impl FleetMachine {
         }
         for node in self.view.nodes.iter().filter(|node| node.rules != self.view.rules && node.name != self.own.name) {
             add(
-                format!("fleet: the rules that make keys differ at node {}", node.name),
+                format!("fleet: the rules that make keys differ at node {}: {}", node.name, self.rules_of_nodes()),
                 "give it the same sites and routes as the others, and reload it",
             );
         }
@@ -184,6 +188,18 @@ impl FleetMachine {
             add(format!("fleet: {queued} purges wait until etcd can be reached"), "do not stop this process before");
         }
         problems
+    }
+
+    /// How many nodes have which rules, by the first digits of their hashes.
+    fn rules_of_nodes(&self) -> String {
+        let mut counts = BTreeMap::<RulesHash, usize>::new();
+        self.view.nodes.iter().for_each(|node| *counts.entry(node.rules).or_default() += 1);
+        let all = self.view.nodes.len();
+        let parts = counts.iter().take(RULES_SHOWN_MAX).map(|(rules, count)| {
+            let digits = rules.to_string();
+            format!("{} at {count} of {all}", digits.get(..8).unwrap_or(&digits))
+        });
+        parts.collect::<Vec<_>>().join(", ")
     }
 
     /// What to do as this node is no member, and what its clients get meanwhile.

@@ -95,6 +95,9 @@ fn two_processes_of_one_name_are_shown() {
     let taken = |is_gone| FleetEvent::NameTaken { process: "host b, process 7".to_owned(), is_gone };
     bench.event(taken(false));
     assert!(says(&bench, 1000, "another process (host b, process 7) is the node a", "another `node`"));
+    let wanted = FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Accepted };
+    let refused = bench.event(wanted).answer().expect("an answer").expect_err("it is no member").to_string();
+    assert!(refused.contains("is the node a: send it to that one"), "{refused}");
     bench.event(taken(true));
     assert!(says(&bench, 1000, "(host b, process 7) has ended: wait up to 10 s for its lease", "wait; if this lasts"));
     bench.event(FleetEvent::JoinFailed { why: "no answer".to_owned() });
@@ -140,4 +143,24 @@ fn nodes_with_one_address_are_shown() {
     bench.changed(vec![LogChange::Node(FleetNode { address: String::new(), ..node("c", 14) })], 14);
     bench.changed(vec![LogChange::Node(FleetNode { address: String::new(), ..node("b", 15) })], 15);
     assert_eq!(problems(&bench, 1000), [], "they share no keys");
+}
+
+#[test]
+fn nodes_that_come_and_go_are_logged() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
+    let mut notes = |change, revision| {
+        bench.actions.clear();
+        bench.changed(vec![change], revision);
+        let notes = bench.actions.iter().filter_map(|action| match action {
+            FleetAction::Note(text) => Some(text.clone()),
+            _ => None,
+        });
+        notes.collect::<Vec<_>>()
+    };
+    let gone = notes(LogChange::NodeGone(name("b")), 13);
+    assert_eq!(gone, ["fleet: node b is gone: it left, or its lease has ended; nodes now: 2"]);
+    let joined = ["fleet: node b has joined; nodes now: 3"];
+    assert_eq!(notes(LogChange::Node(node("b", 14)), 14), joined);
+    assert_eq!(notes(LogChange::Node(FleetNode { rules: RulesHash(2), ..node("b", 14) }), 15).len(), 0);
+    assert_eq!(notes(LogChange::Node(FleetNode { run: 2, ..node("b", 16) }), 16), joined, "another process");
 }
