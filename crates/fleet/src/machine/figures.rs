@@ -111,10 +111,9 @@ impl FleetMachine {
                 ),
                 "see the store's problems in `nectary status`; the node joins by itself when the store can be written",
             ),
-            FleetState::Away => add(
-                format!("fleet: this node is not a member: {}", why(&self.lease.trouble)),
-                &self.away_remedy(now),
-            ),
+            FleetState::Away => {
+                add(format!("fleet: this node is not a member: {}", why(&self.lease.trouble)), &self.away_remedy(now))
+            }
             FleetState::RulesDiffer => add(
                 format!("fleet: the rules that make keys are not those of most nodes here: {}", self.rules_of_nodes()),
                 "give all nodes the same sites and routes, and reload them",
