@@ -57,11 +57,19 @@ fn wrong_fleet_keys_are_told() {
 }
 
 #[test]
-fn unreadable_certificates_of_etcd_are_told() {
+fn unreadable_certificates_of_fleet_are_told() {
     let scratch = CommandScratch::new("fleet-ca");
-    configuration(&scratch, "node = \"a\"\netcd = [\"https://127.0.0.1:1\"]\netcd-ca = \"absent.pem\"\n");
-    let ran = scratch.run("proxy --config proxy.toml").exits(1);
-    ran.says("cannot join the fleet nectary").says("absent.pem");
+    let share = "etcd = [\"http://127.0.0.1:1\"]\naddress = \"127.0.0.1:1\"\ncert = \"absent.pem\"\n\
+                 key = \"node.key\"\nca = \"ca.pem\"\n";
+    for (fleet, key) in
+        [("etcd = [\"https://127.0.0.1:1\"]\netcd-ca = \"absent.pem\"\n", "`etcd-ca`: "), (share, "`cert`: ")]
+    {
+        configuration(&scratch, &format!("node = \"a\"\n{fleet}"));
+        for options in ["--check-config", ""] {
+            let ran = scratch.run(&format!("proxy {options} --config proxy.toml")).exits(2);
+            ran.says(key).says("absent.pem");
+        }
+    }
 }
 
 /// It asks the origin, tells why, and ends well.

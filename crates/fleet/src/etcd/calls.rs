@@ -3,6 +3,7 @@
 //! Owns: what each transaction compares, so that a lease, a name or a fleet that is another one meanwhile is noticed.
 //! Leaves to others: reading and removing (`reading`), the watch (`watching`).
 
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -155,6 +156,11 @@ impl FleetCalls {
         if again.succeeded { Ok(identity) } else { Err(JoinError::Other("the key of this node changes".to_owned())) }
     }
 
+    /// Whether a process that said this of itself ran on this host, and has ended.
+    pub fn is_gone(&self, process: &str) -> bool {
+        is_gone(process, &self.process)
+    }
+
     /// The identity of the fleet, which is made if there is none.
     async fn identity(&self) -> Result<u128, CallError> {
         let key = self.key(&FleetKey::Identity);
@@ -289,6 +295,16 @@ fn this_process() -> String {
     format!("host {}, process {}", host.trim(), std::process::id())
 }
 
+/// Whether a process ran on the host of this one, and has ended, by what both say of themselves. Containers may have the
+/// same host name and not see each other's processes, so only a text may depend on this.
+fn is_gone(process: &str, own: &str) -> bool {
+    let [found, known] = [process, own].map(|text| text.rsplit_once(", process "));
+    let (Some((host, number)), Some((own_host, _))) = (found, known) else { return false };
+    let is_absent = number.parse::<u32>().is_ok_and(|number| !Path::new(&format!("/proc/{number}")).exists());
+    // In a container a process may have the number of the one before.
+    host == own_host && (is_absent || process == own)
+}
+
 /// A random number that is not 0.
 fn random_identity() -> u128 {
     (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1)
@@ -297,4 +313,20 @@ fn random_identity() -> u128 {
 /// A random number.
 pub(crate) fn random_u64() -> u64 {
     getrandom::u64().expect("the kernel has random numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn former_process_of_host_is_known() {
+        let own = "host web-1, process 9";
+        assert!(is_gone("host web-1, process 4294967295", own) && is_gone(own, own));
+        let running = format!("host web-1, process {}", std::process::id());
+        let others = ["host web-2, process 4294967295", "of an earlier version", "host web-1, process x"];
+        for other in others.into_iter().chain([running.as_str()]) {
+            assert!(!is_gone(other, own), "{other}");
+        }
+    }
 }

@@ -344,7 +344,10 @@ impl FleetDriver {
             FleetAction::Join { lease, node, mark } => self.spawn(async move {
                 Some(match calls.join(lease, &node, mark).await {
                     Ok(identity) => FleetEvent::Joined { lease, identity },
-                    Err(JoinError::Taken(process)) => FleetEvent::NameTaken { process },
+                    Err(JoinError::Taken(process)) => {
+                        let is_gone = calls.is_gone(&process);
+                        FleetEvent::NameTaken { process, is_gone }
+                    }
                     Err(JoinError::Other(why)) => FleetEvent::JoinFailed { why },
                 })
             }),

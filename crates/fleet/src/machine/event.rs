@@ -65,6 +65,8 @@ pub enum FleetEvent {
     NameTaken {
         /// Which one, for people.
         process: String,
+        /// Whether it ran on this host, and runs no longer, as far as this process can see.
+        is_gone: bool,
     },
     /// The log was read.
     LogRead(LogSnapshot),

@@ -2,10 +2,11 @@
 //!
 //! Owns: what is wrong, and what to do about it. Leaves to others: the names of fleet and connection (the driver).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nectary_host::PartProblem;
-use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures};
+use nectary_host::fleet::{FleetFigures, FleetState, NodeFigures, RulesHash};
 
 use super::FleetMachine;
 use crate::shares::FleetShares;
@@ -15,6 +16,9 @@ const BEHIND_MAX: Duration = Duration::from_secs(5);
 
 /// A process that has the name of this node, and says so again and again, is shown for this long.
 const CLAIM_TIME: Duration = Duration::from_secs(10);
+
+/// The different rules that a problem names.
+const RULES_SHOWN_MAX: usize = 4;
 
 /// What this process has done.
 #[derive(Debug, Default)]
@@ -98,20 +102,20 @@ impl FleetMachine {
         let mut problems = Vec::new();
         let mut add = |what: String, remedy: &str| problems.push(PartProblem { what, remedy: remedy.to_owned() });
         let why = |trouble: &Option<String>| trouble.clone().unwrap_or_else(|| "it is joining".to_owned());
+        let store_trouble = self.log.store_trouble.as_deref();
         match self.state(now) {
-            FleetState::Away => add(
-                format!("fleet: this node is not a member: {}", why(&self.lease.trouble)),
-                match self.lease.is_name_taken {
-                    true => {
-                        "give one of the two another `node` in [fleet], or stop it; a killed one counts for a `lease`"
-                    }
-                    false => {
-                        "see whether etcd is up and reachable from here; meanwhile little is served from the store"
-                    }
-                },
+            FleetState::Away if self.is_stuck(now) => add(
+                format!(
+                    "fleet: this node is not a member: its store does not apply purges ({})",
+                    store_trouble.unwrap_or("it has not answered")
+                ),
+                "see the store's problems in `nectary status`; the node joins by itself when the store can be written",
             ),
+            FleetState::Away => {
+                add(format!("fleet: this node is not a member: {}", why(&self.lease.trouble)), &self.away_remedy(now))
+            }
             FleetState::RulesDiffer => add(
-                "fleet: the rules that make keys differ here from those of most nodes".to_owned(),
+                format!("fleet: the rules that make keys are not those of most nodes here: {}", self.rules_of_nodes()),
                 "give all nodes the same sites and routes, and reload them",
             ),
             FleetState::CatchingUp if !self.log.is_read => add(
@@ -126,7 +130,11 @@ impl FleetMachine {
         }
         if self.log.behind_since.is_some_and(|since| now > since + BEHIND_MAX) {
             add(
-                format!("fleet: {} purges are known here and not applied yet", self.log.behind()),
+                format!(
+                    "fleet: {} purges are known here and not applied yet{}",
+                    self.log.behind(),
+                    store_trouble.map(|why| format!(": {why}")).unwrap_or_default()
+                ),
                 "see whether the store can be written",
             );
         }
@@ -161,15 +169,52 @@ impl FleetMachine {
         }
         for node in self.view.nodes.iter().filter(|node| node.rules != self.view.rules && node.name != self.own.name) {
             add(
-                format!("fleet: the rules that make keys differ at node {}", node.name),
+                format!("fleet: the rules that make keys differ at node {}: {}", node.name, self.rules_of_nodes()),
                 "give it the same sites and routes as the others, and reload it",
             );
+        }
+        for (index, node) in self.view.nodes.iter().enumerate().filter(|(_, node)| !node.address.is_empty()) {
+            if let Some(other) = self.view.nodes[..index].iter().find(|other| other.address == node.address) {
+                let (first, second, address) = (&other.name, &node.name, &node.address);
+                add(
+                    format!("fleet: the nodes {first} and {second} have the same `address` {address}"),
+                    "give each node the `address` at which the others reach it alone",
+                );
+            }
         }
         if self.requests.queued() > 0 {
             let queued = self.requests.queued();
             add(format!("fleet: {queued} purges wait until etcd can be reached"), "do not stop this process before");
         }
         problems
+    }
+
+    /// How many nodes have which rules, by the first digits of their hashes.
+    fn rules_of_nodes(&self) -> String {
+        let mut counts = BTreeMap::<RulesHash, usize>::new();
+        self.view.nodes.iter().for_each(|node| *counts.entry(node.rules).or_default() += 1);
+        let all = self.view.nodes.len();
+        let parts = counts.iter().take(RULES_SHOWN_MAX).map(|(rules, count)| {
+            let digits = rules.to_string();
+            format!("{} at {count} of {all}", digits.get(..8).unwrap_or(&digits))
+        });
+        parts.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What to do as this node is no member, and what its clients get meanwhile.
+    fn away_remedy(&self, now: Duration) -> String {
+        let taken = match self.lease.is_holder_gone {
+            true => "wait; if this lasts, a process in another container is this node, too: give it another `node`",
+            false => "give one of the two another `node` in [fleet], or stop it; a killed one counts for a `lease`",
+        };
+        if self.lease.is_name_taken {
+            return taken.to_owned();
+        }
+        let served = match self.gate().serve_until.saturating_sub(now).as_secs() {
+            0 => "meanwhile origins answer, within `validate-when-cut`".to_owned(),
+            seconds => format!("the store is served for {seconds} s more"),
+        };
+        format!("see whether etcd is up and reachable from here; {served}")
     }
 }
 

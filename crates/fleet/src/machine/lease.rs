@@ -42,6 +42,8 @@ pub(super) struct LeasePart {
     pub trouble: Option<String>,
     /// Whether it is because another process has the name of this node.
     pub is_name_taken: bool,
+    /// Whether that process seems to have ended.
+    pub is_holder_gone: bool,
     /// Another process that would be this node, and when it last said so.
     pub claim: Option<(String, Duration)>,
     /// Whether this node had joined when the request to keep the lease was sent.
@@ -162,9 +164,15 @@ impl FleetMachine {
         (self.lease.trouble, self.lease.is_name_taken) = (Some(why), false);
     }
 
-    pub(super) fn on_name_taken(&mut self, now: Duration, process: &str) {
-        self.on_join_failed(now, format!("another process ({process}) is the node {}", self.own.name));
-        self.lease.is_name_taken = true;
+    pub(super) fn on_name_taken(&mut self, now: Duration, process: &str, is_gone: bool) {
+        let (name, seconds) = (&self.own.name, self.rules.lease.as_secs());
+        // Purges wait for that process until its lease ends, so this one does not take its place before.
+        let why = match is_gone {
+            true => format!("the former process of {name} ({process}) has ended: wait up to {seconds} s for its lease"),
+            false => format!("another process ({process}) is the node {name}"),
+        };
+        self.on_join_failed(now, why);
+        (self.lease.is_name_taken, self.lease.is_holder_gone) = (true, is_gone);
     }
 
     /// The lease is no more, so this node is no member until it has joined and caught up again.
@@ -196,7 +204,11 @@ impl FleetMachine {
         if let (Some(held), true) = (self.lease.held, self.stands_still(now))
             && now >= held.asked + self.rules.lease
         {
-            self.lease.trouble = Some("it does not learn of purges, or cannot apply them".to_owned());
+            let why = match self.lease.is_stuck {
+                true => "its store does not apply purges",
+                false => "it does not learn of purges",
+            };
+            self.lease.trouble = Some(why.to_owned());
             self.abandon_lease();
         }
         self.count_cuts(now);
@@ -228,10 +240,11 @@ impl FleetMachine {
         if self.lease.was_member && !is_member {
             self.counts.cuts += 1;
             let why = self.lease.trouble.clone().unwrap_or_else(|| "no answer in time".to_owned());
-            let seconds = self.rules.serve_when_cut.as_secs();
-            self.note(format!(
-                "fleet: this node is cut off ({why}); it serves from its store for {seconds} s after the last answer of etcd"
-            ));
+            let served = match (self.lease.is_stuck, self.rules.serve_when_cut.as_secs()) {
+                (true, _) => "it serves nothing of its store".to_owned(),
+                (false, seconds) => format!("it serves from its store for {seconds} s after the last answer of etcd"),
+            };
+            self.note(format!("fleet: this node is cut off ({why}); {served}"));
         }
         if !self.lease.was_member && is_member && self.counts.cuts > 0 {
             self.note("fleet: this node is a member again");

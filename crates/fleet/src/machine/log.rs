@@ -72,6 +72,8 @@ pub(super) struct LogPart {
     /// When a batch last ended, or was begun while there was none.
     moved: Duration,
     apply_retry: RetryPause,
+    /// Why the last batch is not durable; `None` if it is.
+    pub store_trouble: Option<String>,
     read_retry: RetryPause,
     /// The store must be told the identity although there is no purge.
     must_mark: Option<AppliedMark>,
@@ -110,6 +112,7 @@ impl LogPart {
             heard: Duration::ZERO,
             moved: Duration::ZERO,
             apply_retry: RetryPause::default(),
+            store_trouble: None,
             read_retry: RetryPause::default(),
             must_mark: None,
             published: 0,
@@ -154,6 +157,8 @@ impl FleetMachine {
         self.log.behind_since = None;
         self.log.must_mark = None;
         (self.log.seen, self.log.newest, self.log.floor) = (0, 0, 0);
+        // Its log is to be looked at soon.
+        (self.log.totals, self.log.brought_bytes, self.log.reviewed_at) = (LogTotals::default(), 0, None);
     }
 
     pub(super) fn on_log_read(&mut self, now: Duration, snapshot: LogSnapshot) {
@@ -351,6 +356,7 @@ impl FleetMachine {
         self.requests.must_settle = true;
         self.log.moved = now;
         self.log.apply_retry.succeeded();
+        self.log.store_trouble = None;
         self.counts.applied += batch.purges.len() as u64;
         let is_replaced = self.log.pending.front().is_some_and(|first| first.purge.is_everything());
         if self.log.is_read && batch.mark.fleet != self.identity && !is_replaced {
@@ -368,6 +374,7 @@ impl FleetMachine {
             self.log.must_mark = Some(batch.mark);
         }
         self.log.apply_retry.failed(now, &self.rules);
+        self.log.store_trouble = Some(why.clone());
         if batch.mark.fleet != self.identity {
             // Everything will be purged instead.
             return;

@@ -160,7 +160,7 @@ impl FleetMachine {
             FleetEvent::Paused { time } => self.on_paused(now, time),
             FleetEvent::Joined { lease, identity } => self.on_joined(now, lease, identity),
             FleetEvent::JoinFailed { why } => self.on_join_failed(now, why),
-            FleetEvent::NameTaken { process } => self.on_name_taken(now, &process),
+            FleetEvent::NameTaken { process, is_gone } => self.on_name_taken(now, &process, is_gone),
             FleetEvent::LogRead(snapshot) => self.on_log_read(now, snapshot),
             FleetEvent::ReadFailed { why } => self.on_read_failed(now, why),
             FleetEvent::Changed { changes, through } => self.on_changed(now, changes, through),
@@ -258,7 +258,26 @@ impl FleetMachine {
         // What etcd has may be older.
         nodes.iter_mut().filter(|node| node.name == self.own.name).for_each(|node| node.rules = self.own.rules);
         if self.view.nodes != nodes {
-            self.view = Arc::new(FleetView::new(self.view.number + 1, nodes));
+            let next = Arc::new(FleetView::new(self.view.number + 1, nodes));
+            let before = std::mem::replace(&mut self.view, next);
+            self.tell_nodes(&before);
+        }
+    }
+
+    /// Writes a line for each other node that is gone or has joined since a view; none if that one is the first.
+    fn tell_nodes(&mut self, before: &FleetView) {
+        if before.nodes.is_empty() {
+            return;
+        }
+        let (view, own) = (self.view.clone(), self.own.name.clone());
+        let count = view.nodes.len();
+        for node in before.nodes.iter().filter(|node| node.name != own && view.node(&node.name).is_none()) {
+            let name = &node.name;
+            self.note(format!("fleet: node {name} is gone: it left, or its lease has ended; nodes now: {count}"));
+        }
+        let is_new = |node: &&FleetNode| before.node(&node.name).is_none_or(|known| known.run != node.run);
+        for node in view.nodes.iter().filter(|node| node.name != own).filter(is_new) {
+            self.note(format!("fleet: node {} has joined; nodes now: {count}", node.name));
         }
     }
 

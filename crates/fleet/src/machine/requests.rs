@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use nectary_host::fleet::{FleetError, FleetPurge, NodeName, PurgeOutcome, PurgeWish};
+use nectary_host::fleet::{FleetError, FleetPurge, NodeName, PurgeOutcome, PurgeScope, PurgeWish};
 
 use super::event::FleetAction;
 use super::{FleetMachine, FleetRules};
@@ -22,6 +22,10 @@ const SIZE_PERIOD: Duration = Duration::from_secs(60);
 const SIZE_MIN: u64 = 1 << 20;
 /// The time from one attempt for a queued purge to the next.
 const QUEUE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The lost purges that a line in the log names, and the characters of each.
+const LOST_SHOWN_MAX: usize = 3;
+const LOST_TEXT_MAX: usize = 200;
 
 /// A purge whose caller waits.
 #[derive(Debug)]
@@ -102,7 +106,10 @@ impl FleetMachine {
             return self.answer(ticket, Err(error));
         }
         if !self.is_member(now) {
-            let why = self.lease.trouble.clone().unwrap_or_else(|| "it has not joined yet".to_owned());
+            let mut why = self.lease.trouble.clone().unwrap_or_else(|| "it has not joined yet".to_owned());
+            if self.lease.is_name_taken && !self.lease.is_holder_gone {
+                why.push_str(": send it to that one");
+            }
             return self.queue_or_fail(ticket, purge, FleetError::Away(why));
         }
         self.actions.push_back(FleetAction::Append { ticket, purge: purge.clone() });
@@ -255,9 +262,15 @@ impl FleetMachine {
             self.answer(ticket, result);
         }
         if !self.requests.queue.is_empty() {
-            let count = self.requests.queue.len();
+            let queue = &self.requests.queue;
+            let count = queue.len();
+            let mut lost: Vec<String> = queue.iter().take(LOST_SHOWN_MAX).map(|it| subject_of(&it.purge)).collect();
+            if count > LOST_SHOWN_MAX {
+                lost.push(format!("and {} more", count - LOST_SHOWN_MAX));
+            }
+            let lost = lost.join(", ");
             self.note(format!(
-                "fleet: {count} purges that waited for etcd are lost, as this node stops: send them again"
+                "fleet: {count} purges that waited for etcd are lost, as this node stops; send them again: {lost}"
             ));
         }
     }
@@ -281,5 +294,21 @@ impl FleetMachine {
             self.requests.queue_at = now + QUEUE_PAUSE;
             self.actions.extend(sent);
         }
+    }
+}
+
+/// What a purge is about, for people: its first key, prefix or tag, and how many more there are.
+fn subject_of(purge: &FleetPurge) -> String {
+    let (word, texts) = match &purge.scope {
+        PurgeScope::Keys(texts) => ("key", texts),
+        PurgeScope::Prefixes(texts) => ("prefix", texts),
+        PurgeScope::Tags(texts) => ("tag", texts),
+        PurgeScope::All => return "everything".to_owned(),
+    };
+    let first = texts.first().map(|text| String::from_utf8_lossy(text)).unwrap_or_default();
+    let first: String = first.escape_debug().take(LOST_TEXT_MAX).collect();
+    match texts.len() {
+        0 | 1 => format!("{word} \"{first}\""),
+        count => format!("{word} \"{first}\" (the first of {count})"),
     }
 }

@@ -348,6 +348,9 @@ fn nodes_whose_store_refuses_leave() {
         assert!(ms <= 11_000 || bench.standing() == (0, 0), "at {ms} ms it serves what it cannot purge");
     }
     assert!(left_at.is_some_and(|ms| ms <= 21_100), "{left_at:?}");
+    let problems = bench.machine.figures(at(29_900)).problems;
+    assert!(problems[0].what.contains("its store does not apply purges (read-only)"), "{problems:?}");
+    assert!(problems[0].remedy.contains("the store's problems"), "{problems:?}");
 }
 
 /// It says nothing about purges that were applied by the others while this node was no member.
@@ -496,11 +499,13 @@ fn removed_node_key_causes_rejoin() {
 fn purges_of_earlier_fleets_are_forgotten() {
     let mut bench = MachineBench::member(FleetRules::default(), &["b"]);
     let (batch, ..) = bench.changed(vec![LogChange::Purge(purge(15))], 15).applies().expect("a batch");
+    bench.event(FleetEvent::LogReviewed(LogTotals { purges: 2, bytes: 200 }));
     bench.changed(vec![LogChange::Purge(purge(16)), LogChange::Identity(Some(FLEET + 1))], 17);
     bench.event(FleetEvent::LeaseGranted { lease: LEASE + 1, asked: at(1000) });
     bench.event(FleetEvent::Joined { lease: LEASE + 1, identity: FLEET + 1 });
     bench.event(FleetEvent::BatchFailed { batch, why: "full".to_owned() });
     assert_eq!(bench.tick_at(9000).applies(), None);
+    assert_eq!(bench.machine.figures(at(9000)).log_purges, 0, "those of the earlier fleet are not counted");
     bench.event(FleetEvent::LogRead(LogSnapshot { identity: FLEET + 1, ..snapshot(0, vec![purge(12)]) }));
     assert_eq!(bench.applies().map(|it| (it.1, it.2)), Some((vec![everything(12)], 12)));
 }

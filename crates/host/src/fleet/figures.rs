@@ -120,9 +120,9 @@ pub struct FleetFigures {
     pub purges_behind: u64,
     /// How long the oldest of these has waited. *Units*: milliseconds.
     pub behind_ms: u64,
-    /// Purges in the log, and their bytes.
+    /// Purges in the log when it was last looked at, which is once a minute.
     pub log_purges: u64,
-    /// Bytes of the purges in the log.
+    /// The bytes of these.
     pub log_bytes: u64,
     /// Purges up to this revision may have been removed.
     pub floor: u64,

@@ -5,6 +5,7 @@
 //! the consistency of a file (`nectary-config`), the store and what a command prints (the caller).
 
 mod accepted_acme;
+mod accepted_fleet;
 mod accepted_origins;
 mod accepted_sites;
 mod changes;
@@ -57,6 +58,9 @@ pub fn check(config: &Arc<ProxyConfig>) -> Result<(), ConfigProblems> {
         }
     }
     accepted_acme::check(config, &mut refused);
+    if let (Ok(options), Some(fleet)) = (&options, &config.fleet) {
+        accepted_fleet::check(fleet, options, &mut refused);
+    }
     let mut problems = refused.problems();
     problems.extend(options.err().into_iter().chain(sites.err()).flat_map(|found| found.0));
     problems.sort_by_key(ConfigProblem::place);

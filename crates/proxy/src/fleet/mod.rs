@@ -15,6 +15,7 @@ mod rules_hash;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use nectary_config::{FleetConfig, PurgeAnswer, RequestRate};
 use nectary_host::fleet::{
@@ -63,12 +64,14 @@ impl FleetSeat {
         &self.membership
     }
 
-    /// The figures of the fleet, with those of questions between nodes, and with the certificates of `[fleet]`. *Cost*:
-    /// reads the certificates for etcd from their files.
+    /// The figures of the fleet, with those of questions between nodes, the nodes that cannot be asked, and the certificates
+    /// of `[fleet]`. *Cost*: reads the certificates for etcd from their files.
     pub fn figures(&self) -> FleetFigures {
         let mut figures = self.membership.figures();
         if let Some(peers) = self.peers.get() {
             (figures.peers, figures.certificates) = (peers.counts.figures(), peers.shown());
+            let view = self.membership.views().borrow().clone();
+            figures.problems.extend(peers.counts.problems(&view.nodes, Instant::now()));
         }
         figures.certificates.extend(self.etcd_files.shown());
         figures

@@ -25,7 +25,7 @@ use super::server_limit::{ServerLimit, ServerPlace};
 use super::shared::{self, OpenedConnection};
 use super::socket::{OriginStream, SharedSocket};
 use super::switch::{DuplexIo, OfServer, SwitchedConnection};
-use super::{ALIVE_MAX, Destination, IdleConnection, Upstream, trust};
+use super::{ALIVE_MAX, Destination, IdleConnection, Upstream};
 use crate::options::HEADERS;
 use crate::room::ConnectionPlace;
 use crate::wire::http1::stream::WatchedStream;
@@ -296,7 +296,7 @@ async fn tls(
     let name = rules.tls_name.as_deref().unwrap_or(origin.bare_host()).to_owned();
     let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
     connector.connect(name, socket).await.map_err(|error| {
-        if let Some(remedy) = trust::remedy(&error) {
+        if let Some(remedy) = rules.trust.remedy(&error) {
             let authority = origin.authority();
             let text = format_args!("https://{authority}: {error}: {remedy}");
             REFUSED.write(&authority, LogLevel::Warning, "proxy", text);

@@ -69,6 +69,12 @@ impl OriginTrust {
         Ok(())
     }
 
+    /// What the operator can do about a certificate that was refused; `None` if the error has another reason.
+    pub fn remedy(&self, error: &std::io::Error) -> Option<&'static str> {
+        // Nodes of a fleet alone are trusted so.
+        remedy_of(error, self.files.is_exclusive)
+    }
+
     /// The connector for new connections to origins. It offers HTTP/1.1, and HTTP/2 before that if `offers_http2`.
     /// *Errors*: a text about the system's certificates, if none at all are trusted.
     pub fn connector(&self, offers_http2: bool) -> Result<TlsConnector, String> {
@@ -160,12 +166,17 @@ fn configure(mut roots: RootCertStore, shown: Option<&Shown>, is_exclusive: bool
     Ok(config)
 }
 
-/// What the operator can do about a refused certificate of an origin; `None` if the error has another reason.
-pub(super) fn remedy(error: &std::io::Error) -> Option<&'static str> {
+/// What the operator can do about a refused certificate of an origin, or of another node if it `is_of_node`; `None` if the
+/// error has another reason.
+fn remedy_of(error: &std::io::Error, is_of_node: bool) -> Option<&'static str> {
     let rustls::Error::InvalidCertificate(problem) = error.get_ref()?.downcast_ref::<rustls::Error>()? else {
         return None;
     };
     Some(match problem {
+        CertificateError::UnknownIssuer if is_of_node => "`ca` of [fleet] must have signed the certificates of nodes",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } if is_of_node => {
+            "use a name of the certificate in `address` of that node, or make one with this name"
+        }
         CertificateError::UnknownIssuer => "if a private authority signed it, give the authority's with --origin-ca",
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "renew it, or see this machine's clock",
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {

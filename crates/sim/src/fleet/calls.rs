@@ -141,7 +141,7 @@ impl FleetWorld {
             }
             (AnswerAction::JoinAbsent { .. }, EtcdReply::Found { .. }) => {
                 self.coverage.met("name still that of an earlier process");
-                FleetEvent::NameTaken { process: "another one".to_owned() }
+                FleetEvent::NameTaken { process: "another one".to_owned(), is_gone: false }
             }
             (
                 AnswerAction::JoinAbsent { lease, identity, .. } | AnswerAction::JoinSame { lease, identity },

@@ -254,7 +254,8 @@ async fn another_process_with_the_name_waits() {
     joined(&first, 1).await;
     let second = start(&etcd, "a", &other);
     let tells = |fleet: &EtcdFleet, what| fleet.figures().problems.iter().any(|problem| problem.what.contains(what));
-    until("it says so", || tells(&second, "another process (host ")).await;
+    // They have the number of one process, as processes of containers may.
+    until("it says so", || tells(&second, "the former process of a (host ")).await;
     until("the other one says it, too", || tells(&first, "would be the node a, too")).await;
     assert_eq!(second.gate().standing(), NodeStanding::ValidateOnly);
     first.leave().await;

@@ -112,3 +112,17 @@ fn events_do_not_look_at_all_purges() {
     let (few, many) = (time_with(50), time_with(5000));
     assert!(many < few * 20.0 + 0.01, "{few} s with 50 waiting purges, {many} s with 5000");
 }
+
+#[test]
+fn lost_queued_purges_are_named() {
+    let rules = FleetRules { queues_when_cut: true, ..FleetRules::default() };
+    let mut bench = MachineBench::new(rules, AppliedMark::NONE);
+    for ticket in 1..=4 {
+        let purge = purge(ticket).purge;
+        bench.event(FleetEvent::PurgeRequested { ticket, purge, wish: PurgeWish::Accepted });
+    }
+    bench.event(FleetEvent::Leave);
+    let expected = "again: key \"http://a/1\", key \"http://a/2\", key \"http://a/3\", and 1 more";
+    let is_told = |action: &FleetAction| matches!(action, FleetAction::Note(text) if text.ends_with(expected));
+    assert!(bench.actions.iter().any(is_told), "{:?}", bench.actions);
+}

@@ -92,8 +92,14 @@ fn leases_from_before_a_pause_are_over() {
 fn two_processes_of_one_name_are_shown() {
     let mut bench = MachineBench::new(FleetRules::default(), AppliedMark::NONE);
     bench.event(FleetEvent::Tick).event(FleetEvent::LeaseGranted { lease: LEASE, asked: at(1000) });
-    bench.event(FleetEvent::NameTaken { process: "host b, process 7".to_owned() });
+    let taken = |is_gone| FleetEvent::NameTaken { process: "host b, process 7".to_owned(), is_gone };
+    bench.event(taken(false));
     assert!(says(&bench, 1000, "another process (host b, process 7) is the node a", "another `node`"));
+    let wanted = FleetEvent::PurgeRequested { ticket: 1, purge: purge(0).purge, wish: PurgeWish::Accepted };
+    let refused = bench.event(wanted).answer().expect("an answer").expect_err("it is no member").to_string();
+    assert!(refused.contains("is the node a: send it to that one"), "{refused}");
+    bench.event(taken(true));
+    assert!(says(&bench, 1000, "(host b, process 7) has ended: wait up to 10 s for its lease", "wait; if this lasts"));
     bench.event(FleetEvent::JoinFailed { why: "no answer".to_owned() });
     assert!(says(&bench, 1000, "no answer", "see whether etcd is up"));
     let mut bench = MachineBench::member(FleetRules::default(), &[]);
@@ -126,4 +132,35 @@ fn reading_the_log_is_shown() {
     assert!(says(&bench, 1000, "reads the log of purges", "see whether etcd is up"));
     bench.event(FleetEvent::LogRead(snapshot(0, vec![purge(30), purge(31)])));
     assert!(says(&bench, 1000, "applies 2 purges that it missed", "see the store's problems"));
+}
+
+/// Questions for one of them come to the other, which is no owner of these keys.
+#[test]
+fn nodes_with_one_address_are_shown() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
+    bench.changed(vec![LogChange::Node(FleetNode { address: "a:7443".to_owned(), ..node("c", 13) })], 13);
+    assert!(says(&bench, 1000, "nodes a and c have the same `address` a:7443", "give each node"));
+    bench.changed(vec![LogChange::Node(FleetNode { address: String::new(), ..node("c", 14) })], 14);
+    bench.changed(vec![LogChange::Node(FleetNode { address: String::new(), ..node("b", 15) })], 15);
+    assert_eq!(problems(&bench, 1000), [], "they share no keys");
+}
+
+#[test]
+fn nodes_that_come_and_go_are_logged() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
+    let mut notes = |change, revision| {
+        bench.actions.clear();
+        bench.changed(vec![change], revision);
+        let notes = bench.actions.iter().filter_map(|action| match action {
+            FleetAction::Note(text) => Some(text.clone()),
+            _ => None,
+        });
+        notes.collect::<Vec<_>>()
+    };
+    let gone = notes(LogChange::NodeGone(name("b")), 13);
+    assert_eq!(gone, ["fleet: node b is gone: it left, or its lease has ended; nodes now: 2"]);
+    let joined = ["fleet: node b has joined; nodes now: 3"];
+    assert_eq!(notes(LogChange::Node(node("b", 14)), 14), joined);
+    assert_eq!(notes(LogChange::Node(FleetNode { rules: RulesHash(2), ..node("b", 14) }), 15).len(), 0);
+    assert_eq!(notes(LogChange::Node(FleetNode { run: 2, ..node("b", 16) }), 16), joined, "another process");
 }

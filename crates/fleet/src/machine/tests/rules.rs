@@ -105,3 +105,11 @@ fn lost_rewrites_are_sent_again() {
     bench.changed(vec![other_rules("a")], 14);
     assert!(!bench.tick_at(9000).take().iter().any(is_rewrite));
 }
+
+#[test]
+fn differing_rules_are_counted() {
+    let mut bench = MachineBench::member(FleetRules::default(), &["b", "c"]);
+    bench.changed(vec![LogChange::Node(FleetNode { rules: RulesHash(9 << 96), ..node("c", 3) })], 13);
+    let problems = bench.machine.figures(at(1000)).problems;
+    assert!(problems[0].what.ends_with("at node c: 00000000 at 2 of 3, 00000009 at 1 of 3"), "{problems:?}");
+}

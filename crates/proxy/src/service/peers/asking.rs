@@ -368,9 +368,12 @@ impl PeerQuestion {
         let sent = exchange(&worker.upstream, &to, head, RequestBody::Empty, &|_: &InformationalResponse| {});
         let answered = timeout(self.peers.rules.times.response, sent).await;
         let answered = answered.unwrap_or(Err(FetchError::TimedOut("responding")));
+        let (name, counts) = (&node.name, self.peers.counts.of(&node.name));
         if let Err(error) = &answered {
-            let name = &node.name;
+            counts.note_failure(node.run, error.to_string(), Instant::now());
             SILENT.write(LogLevel::Warning, "proxy", format_args!("fleet: the node {name} cannot be asked: {error}"));
+        } else {
+            counts.note_asked();
         }
         answered.ok()
     }
