@@ -203,6 +203,13 @@ pub const CAMPAIGNS: &[SoakCampaign] = &[
         extents: &[("{rounds}", "50", "3")],
     },
     SoakCampaign {
+        name: "fleet-members",
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "fleet" },
+        arguments: &["--members", "--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "50", "2")],
+    },
+    SoakCampaign {
         name: "fleet-simulation",
         program: CampaignProgram::Of { program: "sim-campaigns", campaign: "fleet" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],

@@ -141,8 +141,9 @@ impl FleetCluster {
     pub fn start(addresses: &[NodeAddress], origin: SocketAddr, extent: &FleetRoundPlan) -> Result<FleetCluster> {
         let (scratch, serve_when_cut) = (ScratchFolder::new("fleet")?, extent.serve_when_cut);
         // One certificate is enough for nodes that have the same address.
-        let certificates =
-            extent.shares.then(|| ServerCertificates::make_for_host(scratch.path(), SITE)).transpose()?;
+        let certificates = (extent.shares || extent.is_fixed)
+            .then(|| ServerCertificates::make_for_host(scratch.path(), SITE))
+            .transpose()?;
         let (mut clients, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..COUNT {
             clients.push(free_address()?);
@@ -174,15 +175,17 @@ impl FleetCluster {
             relays: Vec::new(),
             scratch,
         };
-        for index in 0..COUNT {
+        let etcd_count = if extent.is_fixed { 0 } else { COUNT };
+        for index in 0..etcd_count {
             let member = cluster.member(index)?;
             cluster.members.push(member);
         }
-        for client in &clients {
+        for client in &clients[..etcd_count] {
             wait_listening(*client, START_MAX).with_context(|| format!("etcd does not listen on {client}"))?;
         }
         for (index, address) in addresses.iter().enumerate() {
-            let relays = clients.iter().map(|client| TcpRelay::start(*client)).collect::<Result<Vec<_>>>()?;
+            let relays =
+                clients[..etcd_count].iter().map(|client| TcpRelay::start(*client)).collect::<Result<Vec<_>>>()?;
             let folder = cluster.scratch.join(&format!("node-{index}"));
             std::fs::create_dir_all(&folder)?;
             let command = ProxyCommand { listen: address.clients, ..ProxyCommand::new(&folder, None)? };
@@ -198,17 +201,26 @@ impl FleetCluster {
                 )
             });
             let share = share.unwrap_or_default();
+            let connection = match extent.is_fixed {
+                true => {
+                    let members: Vec<_> = addresses.iter().map(|node| format!("\"{}\"", node.peers)).collect();
+                    format!("members = [{}]\npurge-log = \"{}\"", members.join(", "), folder.join("purges").display())
+                }
+                false => format!(
+                    "node = \"n{index}\"\netcd = [{}]\nserve-when-cut = \"{}s\"",
+                    urls.join(", "),
+                    serve_when_cut.as_secs()
+                ),
+            };
             let text = format!(
                 "[[listener]]\naddress = \"{}\"\n[server]\nworkers = 1\n[store]\ndevice = \"{}\"\nsize = \"256M\"\n\
-                 memory = \"64M\"\n[admin]\nlisten = [\"{}\"]\n[fleet]\nnode = \"n{index}\"\n{share}etcd = [{}]\n\
-                 lease = \"{}s\"\nserve-when-cut = \"{}s\"\nvalidate-when-cut = \"1000/s\"\npurge-time = \"5s\"\n\
+                 memory = \"64M\"\n[admin]\nlisten = [\"{}\"]\n[fleet]\n{share}{connection}\n\
+                 lease = \"{}s\"\nvalidate-when-cut = \"1000/s\"\npurge-time = \"5s\"\n\
                  [origins.o]\nservers = [\"http://{origin}\"]\n[[site]]\nnames = [\"{SITE}\"]\n[[site.route]]\norigin = \"o\"\n",
                 address.clients,
                 command.store,
                 address.admin,
-                urls.join(", "),
                 LEASE.as_secs(),
-                serve_when_cut.as_secs(),
             );
             std::fs::write(folder.join("proxy.toml"), text)?;
             cluster.nodes.push(command.start_with_file(&folder.join("proxy.toml"))?);

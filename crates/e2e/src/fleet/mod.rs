@@ -42,6 +42,8 @@ pub struct FleetRoundPlan {
     pub serve_when_cut: Duration,
     /// Whether the nodes share the keys.
     pub shares: bool,
+    /// Whether the members are fixed, without etcd.
+    pub is_fixed: bool,
     /// Whether the checks believe in a purge that was never made, so that they must complain.
     pub is_planted: bool,
 }
@@ -135,6 +137,8 @@ struct FleetRoundState<'a> {
     extent: &'a FleetRoundPlan,
     /// The lowest version of each object that may be seen: that of the last applied purge.
     floors: Vec<AtomicU64>,
+    /// The versions of purges that some nodes had not confirmed: all have them when all have returned.
+    accepted: Mutex<Vec<(usize, u64)>>,
     /// When the last GET was answered.
     last_answer: Mutex<Instant>,
     stop: AtomicBool,
@@ -151,11 +155,13 @@ pub fn round(seed: u64, extent: &FleetRoundPlan) -> Result<FleetCounts> {
         nodes: &nodes,
         extent,
         floors: (0..OBJECTS).map(|_| AtomicU64::new(1)).collect(),
+        accepted: Mutex::default(),
         last_answer: Mutex::new(Instant::now()),
         stop: AtomicBool::new(false),
     };
     let mut counts = FleetCounts::default();
-    let first = rng.index(FleetTrouble::KINDS.len());
+    let kinds = extent.kinds();
+    let first = rng.index(kinds);
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for _ in 0..CLIENTS {
@@ -165,13 +171,16 @@ pub fn round(seed: u64, extent: &FleetRoundPlan) -> Result<FleetCounts> {
         let (purge_rng, shared) = (rng.split(), &field);
         threads.push(scope.spawn(move || purges(purge_rng, shared)));
         for number in 0..extent.troubles as usize {
-            let trouble = FleetTrouble::of_kind(first + number, &mut rng);
+            let trouble = FleetTrouble::of_kind((first + number) % kinds, &mut rng);
             // Shorter and longer than a lease.
             let time = Duration::from_millis(300 + rng.below(3 * LEASE.as_millis() as u64));
             counts.troubles[trouble.kind()] += 1;
             if let Err(error) = cluster.disturb(trouble, time, &nodes) {
                 counts.problems.push(format!("after {trouble:?} for {time:?}: {error:#}"));
                 break;
+            }
+            if extent.is_fixed {
+                field.believe_accepted();
             }
             std::thread::sleep(Duration::from_millis(rng.below(500)));
         }
@@ -192,6 +201,25 @@ pub fn round(seed: u64, extent: &FleetRoundPlan) -> Result<FleetCounts> {
     }
     counts.problems.iter_mut().for_each(|problem| problem.push_str(&format!(", seed {seed}")));
     Ok(counts)
+}
+
+impl FleetRoundPlan {
+    /// The kinds of trouble that there can be, which are the first ones.
+    pub fn kinds(&self) -> usize {
+        if self.is_fixed { 2 } else { FleetTrouble::KINDS.len() }
+    }
+}
+
+impl FleetRoundState<'_> {
+    /// From now on nothing may be seen that is older than the purges that were in the log of any node, as all nodes have
+    /// returned. What a node accepted just before it was killed comes to the others a moment after it has returned.
+    fn believe_accepted(&self) {
+        let accepted = std::mem::take(&mut *self.accepted.lock().unwrap_or_else(PoisonError::into_inner));
+        std::thread::sleep(LEASE);
+        for (object, version) in accepted {
+            self.floors[object].fetch_max(version, Ordering::SeqCst);
+        }
+    }
 }
 
 fn target(object: usize) -> String {
@@ -312,7 +340,11 @@ fn purges(mut rng: SeededRng, field: &FleetRoundState<'_>) -> FleetCounts {
                     field.floors[*object].fetch_max(version, Ordering::SeqCst);
                 }
             }
-            Some((202, answer)) if answer["fleet"]["state"] == "accepted" => counts.accepted += 1,
+            Some((202, answer)) if answer["fleet"]["state"] == "accepted" => {
+                counts.accepted += 1;
+                let mut accepted = field.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+                accepted.extend(about.into_iter().zip(versions));
+            }
             Some((503 | 504, _)) => counts.refused += 1,
             _ if field.nodes[node].silence() != silence => counts.refused += 1,
             other => counts.problems.push(format!("a purge at node {node} was answered with {other:?}")),
