@@ -1,7 +1,8 @@
 //! The rules of fixed members: a state machine without I/O, clock or randomness.
 //!
-//! Owns: what is taken and told to whom, what a purge waits for, and when this node may serve. Events and the time go in,
-//! actions come out ([`FixedMachine::on_event`]); a driver does them, and reports each of them with an event.
+//! Owns: what is told to whom, and when this node may serve. Events and the time go in, actions come out
+//! ([`FixedMachine::on_event`]); a driver does them, and reports each of them with an event. Its parts are `requests` and
+//! `taking`.
 //!
 //! # Invariants
 //! 1. **Told is durable.** What a node says that it has is in its file, and applied by its store.
@@ -11,7 +12,7 @@
 //!    them, or one that serves, while the rest are known to be down, or have been silent for a lease. If it hears of
 //!    no such node for six leases, it purges everything.
 //! 4. **Applied.** A purge is applied when each member has said that it has it. An answer names those that have not.
-//! 5. **Keys have rules**, as in a fleet by etcd ([`RulesRecord`]).
+//! 5. **Keys have rules**, as in a fleet by etcd.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,27 +20,20 @@ use std::time::Duration;
 
 use nectary_host::fleet::{
     AppliedMark, FleetError, FleetNode, FleetPurge, FleetView, NodeName, PurgeOutcome, PurgeWish, RulesHash,
-    RulesRecord,
 };
 
-use super::known_logs::{FixedPurge, FixedStep, KnownLogs, LogExtent, LogExtents, covers};
+use super::known_logs::{FixedPurge, FixedStep, KnownLogs, LogExtents, covers};
 use super::log_file::LoadedLog;
 use super::messages::{PURGES_BYTES_MAX, SyncMessage, members_hash};
 use crate::machine::{FleetRules, GateTimes};
 use crate::purge_bucket::PurgeBucket;
-use crate::records::write_purge;
 
-/// The most steps of a batch, and their bytes, about.
-const BATCH_MAX: usize = 64;
-const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// The first pause after a failure; each further one is twice as long, up to a quarter of a lease.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// The time from one look at the size of the log to the next.
-const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// After so many leases a node that returns waits no longer for the others.
 const RETURN_LEASES: u32 = 6;
 /// As many bytes of purges as the log may have are accepted in this time.
-const SIZE_PERIOD: Duration = Duration::from_secs(60);
+pub(super) const SIZE_PERIOD: Duration = Duration::from_secs(60);
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -119,18 +113,18 @@ pub(super) struct OtherMember {
 
 /// A purge whose caller waits.
 #[derive(Debug)]
-struct WaitingPurge {
-    wish: PurgeWish,
-    deadline: Duration,
-    number: u64,
+pub(super) struct WaitingPurge {
+    pub wish: PurgeWish,
+    pub deadline: Duration,
+    pub number: u64,
 }
 
 /// A batch that is being taken.
 #[derive(Debug)]
-struct StepBatch {
-    number: u64,
-    steps: Vec<FixedStep>,
-    mark: AppliedMark,
+pub(super) struct StepBatch {
+    pub number: u64,
+    pub steps: Vec<FixedStep>,
+    pub mark: AppliedMark,
 }
 
 /// What this process has done.
@@ -156,18 +150,18 @@ pub(super) struct FixedMachine {
     pub(super) others: Vec<OtherMember>,
     pub(super) view: Arc<FleetView>,
     pub(super) known: KnownLogs,
-    pending: VecDeque<FixedStep>,
+    pub(super) pending: VecDeque<FixedStep>,
     /// What is known, and what waits.
-    queued: LogExtents,
+    pub(super) queued: LogExtents,
     /// The place of the last step that was queued.
-    last_place: u64,
+    pub(super) last_place: u64,
     pub(super) mark: AppliedMark,
-    batch: Option<StepBatch>,
-    batches: u64,
-    take_at: Duration,
-    take_pause: Duration,
+    pub(super) batch: Option<StepBatch>,
+    pub(super) batches: u64,
+    pub(super) take_at: Duration,
+    pub(super) take_pause: Duration,
     /// When a batch last ended, or was begun while there was none.
-    moved: Duration,
+    pub(super) moved: Duration,
     pub(super) take_trouble: Option<String>,
     /// Whether this node has what it missed.
     pub(super) is_open: bool,
@@ -177,16 +171,16 @@ pub(super) struct FixedMachine {
     came: Duration,
     /// The place that must be taken before it serves.
     must_reach: Option<u64>,
-    last_event: Duration,
+    pub(super) last_event: Duration,
     /// Members that wait for an answer: the ticket, the place that must be taken before, and what they have.
     replies: Vec<(u64, u64, LogExtents)>,
-    waiting: BTreeMap<u64, WaitingPurge>,
-    counted: PurgeBucket,
-    sized: PurgeBucket,
-    trim_at: Duration,
-    is_rewriting: bool,
+    pub(super) waiting: BTreeMap<u64, WaitingPurge>,
+    pub(super) counted: PurgeBucket,
+    pub(super) sized: PurgeBucket,
+    pub(super) trim_at: Duration,
+    pub(super) is_rewriting: bool,
     pub(super) counts: FixedCounts,
-    actions: Vec<FixedAction>,
+    pub(super) actions: Vec<FixedAction>,
     pub(super) is_leaving: bool,
 }
 
@@ -361,7 +355,7 @@ impl FixedMachine {
         self.identity
     }
 
-    fn own_log(&self) -> u64 {
+    pub(super) fn own_log(&self) -> u64 {
         self.identity as u64
     }
 
@@ -406,7 +400,7 @@ impl FixedMachine {
     }
 
     /// Queues a step.
-    fn queue(&mut self, step: FixedStep) {
+    pub(super) fn queue(&mut self, step: FixedStep) {
         match &step {
             FixedStep::Purge(purge) => self.queued.entry(purge.log).or_default().through = purge.number,
             FixedStep::Everything(extents) => {
@@ -424,7 +418,7 @@ impl FixedMachine {
     }
 
     /// Purges everything in place of what was missed up to these extents.
-    fn purge_everything(&mut self, mut extents: LogExtents, why: &str) {
+    pub(super) fn purge_everything(&mut self, mut extents: LogExtents, why: &str) {
         for (log, own) in &self.queued {
             let other = extents.entry(*log).or_default();
             other.through = other.through.max(own.through);
@@ -545,7 +539,7 @@ impl FixedMachine {
     }
 
     /// Answers those who wait for nothing more.
-    fn reply(&mut self) {
+    pub(super) fn reply(&mut self) {
         let place = self.last_place - self.behind();
         let (due, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.replies).into_iter().partition(|(_, must, _)| *must <= place);
@@ -556,158 +550,8 @@ impl FixedMachine {
         }
     }
 
-    fn on_purge_requested(&mut self, now: Duration, ticket: u64, purge: FleetPurge, wish: PurgeWish, now_s: u64) {
-        if let Err(error) = self.admit(now, &purge) {
-            return self.answer(ticket, Err(error));
-        }
-        let log = self.own_log();
-        let number = self.queued.get(&log).map_or(0, |extent| extent.through) + 1;
-        let logged = FixedPurge { log, number, accepted_s: now_s, purge };
-        self.queue(FixedStep::Purge(Arc::new(logged)));
-        let deadline = now + self.rules.purge_time;
-        self.waiting.insert(ticket, WaitingPurge { wish, deadline, number });
-    }
-
-    /// Whether a purge may come in. *Errors*: why not.
-    fn admit(&mut self, now: Duration, purge: &FleetPurge) -> Result<(), FleetError> {
-        if self.is_leaving {
-            return Err(FleetError::Stopping);
-        }
-        if self.has_other_rules() {
-            return Err(FleetError::RulesDiffer);
-        }
-        let Some(value) = write_purge(purge) else {
-            let texts = purge.scope.texts().len();
-            return Err(FleetError::TooLarge(format!("{texts} keys, prefixes or tags")));
-        };
-        let (count, period) = self.rules.purge_rate;
-        let counted = self.counted.full_after(now, 1);
-        let sized = self.sized.full_after(now, value.len() as u64);
-        match (counted, sized) {
-            (Some(counted), Some(sized)) => {
-                (self.counted.full_at, self.sized.full_at) = (counted, sized);
-                Ok(())
-            }
-            (None, _) => {
-                let seconds = period.as_secs();
-                Err(FleetError::TooMany(format!("{count} purges in {seconds} s (`purge-rate` of [fleet])")))
-            }
-            (_, None) => {
-                let (bytes, seconds) = (self.sized.count, SIZE_PERIOD.as_secs());
-                let most = format!("{bytes} bytes of purges in {seconds} s (`purge-log-size` of [fleet])");
-                Err(FleetError::TooMany(most))
-            }
-        }
-    }
-
-    fn answer(&mut self, ticket: u64, result: Result<PurgeOutcome, FleetError>) {
-        self.counts.refused += u64::from(result.is_err());
-        self.counts.accepted += u64::from(result.is_ok());
-        self.actions.push(FixedAction::Answer { ticket, result });
-    }
-
-    /// Answers purges that are as their callers wish, or whose time is over.
-    fn settle(&mut self, now: Duration) {
-        let known = self.known.through(self.own_log());
-        let tickets: Vec<u64> = self.waiting.keys().copied().collect();
-        for ticket in tickets {
-            let Some(WaitingPurge { wish, deadline, number }) = self.waiting.get(&ticket) else { continue };
-            let (wish, is_late, number) = (*wish, now >= *deadline || self.is_leaving, *number);
-            let result = if known < number {
-                let why = "it is not in the `purge-log` of this node".to_owned();
-                is_late.then_some(Err(FleetError::Unknown(why)))
-            } else {
-                let lacks = |other: &&OtherMember| {
-                    other.extents.get(&self.own_log()).is_none_or(|extent| extent.through < number)
-                };
-                let lacking = || self.others.iter().filter(lacks);
-                let is_waiting = wish == PurgeWish::Applied && lacking().any(|other| self.is_living(other, now));
-                let (is_applied, nodes) = (lacking().next().is_none(), self.others.len() + 1);
-                let missing = match wish {
-                    PurgeWish::Applied => lacking().map(|other| other.name.clone()).collect(),
-                    PurgeWish::Accepted => Vec::new(),
-                };
-                let outcome = PurgeOutcome { revision: number, nodes, missing, is_applied, is_queued: false };
-                (!is_waiting || is_late).then_some(Ok(outcome))
-            };
-            if let Some(result) = result {
-                self.waiting.remove(&ticket);
-                self.answer(ticket, result);
-            }
-        }
-    }
-
-    /// Begins the next batch.
-    fn take_next(&mut self, now: Duration) {
-        if self.batch.is_some() || self.is_rewriting || now < self.take_at || self.is_leaving {
-            return;
-        }
-        let rules = self.begin_rules();
-        let first = self.last_place + 1 - self.pending.len() as u64;
-        let mut bytes = 0;
-        let size = |step: &FixedStep| match step {
-            FixedStep::Purge(purge) => purge.bytes(),
-            FixedStep::Everything(_) => 64,
-        };
-        let fitting = self.pending.iter().take(BATCH_MAX).take_while(|step| {
-            bytes += size(step);
-            bytes <= BATCH_BYTES_MAX || bytes == size(step)
-        });
-        let count = fitting.count();
-        let steps: Vec<FixedStep> = self.pending.drain(..count).collect();
-        let rules = steps.iter().fold(rules, |rules, step| match step {
-            FixedStep::Purge(logged) => rules.after(&logged.purge),
-            FixedStep::Everything(_) => rules.after(&FleetPurge::EVERYTHING),
-        });
-        let revision = first + steps.len() as u64 - 1;
-        let mark = AppliedMark { fleet: self.identity, revision, rules };
-        if steps.is_empty() && mark == self.mark {
-            return;
-        }
-        self.batches += 1;
-        let batch = self.batches;
-        self.batch = Some(StepBatch { number: batch, steps: steps.clone(), mark });
-        self.actions.push(FixedAction::Take { batch, first, steps, mark });
-    }
-
-    /// The record of rules with which the next batch begins. When nothing else waits, that is its own rules' record, and
-    /// everything is purged if their objects may have missed a purge.
-    fn begin_rules(&mut self) -> RulesRecord {
-        let record = self.mark.rules;
-        let former = if record.current == 0 { record.begin(self.own.rules) } else { record };
-        if !self.pending.is_empty() || self.has_other_rules() {
-            return former;
-        }
-        let rules = former.begin(self.own.rules);
-        if rules.must_purge_all() {
-            self.purge_everything(LogExtents::new(), "purges by other rules may have missed what it has stored");
-        }
-        rules
-    }
-
-    fn on_taken(&mut self, now: Duration, number: u64) {
-        let Some(batch) = self.batch.take_if(|batch| batch.number == number) else { return };
-        batch.steps.iter().for_each(|step| self.known.take(step));
-        self.counts.applied += batch.steps.len() as u64;
-        self.mark = batch.mark;
-        (self.moved, self.take_pause, self.take_trouble) = (now, Duration::ZERO, None);
-        self.reply();
-        let own = self.own_log();
-        if batch.steps.iter().any(|step| matches!(step, FixedStep::Purge(purge) if purge.log == own)) {
-            self.ask_all(now);
-        }
-    }
-
-    fn on_take_failed(&mut self, now: Duration, number: u64, why: String) {
-        let Some(batch) = self.batch.take_if(|batch| batch.number == number) else { return };
-        batch.steps.into_iter().rev().for_each(|step| self.pending.push_front(step));
-        self.take_pause = (self.take_pause * 2).max(PAUSE_MIN).min(self.rules.lease / 4);
-        self.take_at = now + self.take_pause;
-        self.take_trouble = Some(why);
-    }
-
     /// Asks all members soon, but for those that do not answer.
-    fn ask_all(&mut self, now: Duration) {
+    pub(super) fn ask_all(&mut self, now: Duration) {
         for other in self.others.iter_mut().filter(|other| other.pause.is_zero()) {
             other.ask_at = now;
         }
@@ -733,23 +577,6 @@ impl FixedMachine {
         }
     }
 
-    fn trim(&mut self, now: Duration, now_s: u64) {
-        let age_s = self.rules.log_age_max.as_secs();
-        // Not for each purge that becomes too old.
-        let (oldest_s, too_old_s) = (now_s.saturating_sub(age_s), now_s.saturating_sub(age_s + age_s / 8));
-        let is_quiet = self.pending.is_empty() && self.batch.is_none() && !self.is_rewriting;
-        let is_marked = self.mark.fleet == self.identity && self.mark.revision == self.last_place;
-        if now < self.trim_at || !is_quiet || !is_marked || !self.known.is_large(self.rules.log_bytes_max, too_old_s) {
-            return;
-        }
-        (self.trim_at, self.is_rewriting) = (now + TRIM_INTERVAL, true);
-        self.known.trim(self.rules.log_bytes_max / 4 * 3, oldest_s);
-        let steps: Vec<FixedStep> = self.known.kept().cloned().map(FixedStep::Purge).collect();
-        let floors = self.known.extents().iter();
-        let extents = floors.map(|(log, extent)| (*log, LogExtent { through: extent.floor, ..*extent }));
-        self.actions.push(FixedAction::Rewrite { extents: extents.collect(), steps });
-    }
-
     fn on_leave(&mut self) {
         self.is_leaving = true;
         let replies = std::mem::take(&mut self.replies);
@@ -767,7 +594,7 @@ impl FixedMachine {
         }
     }
 
-    fn note(&mut self, text: impl Into<String>) {
+    pub(super) fn note(&mut self, text: impl Into<String>) {
         self.actions.push(FixedAction::Note(text.into()));
     }
 }

@@ -17,6 +17,8 @@ mod log_file;
 mod machine;
 mod messages;
 mod peer_client;
+mod requests;
+mod taking;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,104 @@
+//! What a node has learnt, in its file and its store.
+//!
+//! Owns: batches and their marks, invariant 5, and the size of the log.
+
+use std::time::Duration;
+
+use nectary_host::fleet::{AppliedMark, FleetPurge, RulesRecord};
+
+use super::known_logs::{FixedStep, LogExtent, LogExtents};
+use super::machine::{FixedAction, FixedMachine, PAUSE_MIN, StepBatch};
+
+/// The most steps of a batch, and their bytes, about.
+const BATCH_MAX: usize = 64;
+const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// The time from one look at the size of the log to the next.
+const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+
+impl FixedMachine {
+    /// Begins the next batch.
+    pub(super) fn take_next(&mut self, now: Duration) {
+        if self.batch.is_some() || self.is_rewriting || now < self.take_at || self.is_leaving {
+            return;
+        }
+        let rules = self.begin_rules();
+        let first = self.last_place + 1 - self.pending.len() as u64;
+        let mut bytes = 0;
+        let size = |step: &FixedStep| match step {
+            FixedStep::Purge(purge) => purge.bytes(),
+            FixedStep::Everything(_) => 64,
+        };
+        let fitting = self.pending.iter().take(BATCH_MAX).take_while(|step| {
+            bytes += size(step);
+            bytes <= BATCH_BYTES_MAX || bytes == size(step)
+        });
+        let count = fitting.count();
+        let steps: Vec<FixedStep> = self.pending.drain(..count).collect();
+        let rules = steps.iter().fold(rules, |rules, step| match step {
+            FixedStep::Purge(logged) => rules.after(&logged.purge),
+            FixedStep::Everything(_) => rules.after(&FleetPurge::EVERYTHING),
+        });
+        let revision = first + steps.len() as u64 - 1;
+        let mark = AppliedMark { fleet: self.identity(), revision, rules };
+        if steps.is_empty() && mark == self.mark {
+            return;
+        }
+        self.batches += 1;
+        let batch = self.batches;
+        self.batch = Some(StepBatch { number: batch, steps: steps.clone(), mark });
+        self.actions.push(FixedAction::Take { batch, first, steps, mark });
+    }
+
+    /// The record of rules with which the next batch begins. When nothing else waits, that is its own rules' record, and
+    /// everything is purged if their objects may have missed a purge.
+    pub(super) fn begin_rules(&mut self) -> RulesRecord {
+        let record = self.mark.rules;
+        let former = if record.current == 0 { record.begin(self.own.rules) } else { record };
+        if !self.pending.is_empty() || self.has_other_rules() {
+            return former;
+        }
+        let rules = former.begin(self.own.rules);
+        if rules.must_purge_all() {
+            self.purge_everything(LogExtents::new(), "purges by other rules may have missed what it has stored");
+        }
+        rules
+    }
+
+    pub(super) fn on_taken(&mut self, now: Duration, number: u64) {
+        let Some(batch) = self.batch.take_if(|batch| batch.number == number) else { return };
+        batch.steps.iter().for_each(|step| self.known.take(step));
+        self.counts.applied += batch.steps.len() as u64;
+        self.mark = batch.mark;
+        (self.moved, self.take_pause, self.take_trouble) = (now, Duration::ZERO, None);
+        self.reply();
+        let own = self.own_log();
+        if batch.steps.iter().any(|step| matches!(step, FixedStep::Purge(purge) if purge.log == own)) {
+            self.ask_all(now);
+        }
+    }
+
+    pub(super) fn on_take_failed(&mut self, now: Duration, number: u64, why: String) {
+        let Some(batch) = self.batch.take_if(|batch| batch.number == number) else { return };
+        batch.steps.into_iter().rev().for_each(|step| self.pending.push_front(step));
+        self.take_pause = (self.take_pause * 2).max(PAUSE_MIN).min(self.rules.lease / 4);
+        self.take_at = now + self.take_pause;
+        self.take_trouble = Some(why);
+    }
+
+    pub(super) fn trim(&mut self, now: Duration, now_s: u64) {
+        let age_s = self.rules.log_age_max.as_secs();
+        // Not for each purge that becomes too old.
+        let (oldest_s, too_old_s) = (now_s.saturating_sub(age_s), now_s.saturating_sub(age_s + age_s / 8));
+        let is_quiet = self.pending.is_empty() && self.batch.is_none() && !self.is_rewriting;
+        let is_marked = self.mark.fleet == self.identity() && self.mark.revision == self.last_place;
+        if now < self.trim_at || !is_quiet || !is_marked || !self.known.is_large(self.rules.log_bytes_max, too_old_s) {
+            return;
+        }
+        (self.trim_at, self.is_rewriting) = (now + TRIM_INTERVAL, true);
+        self.known.trim(self.rules.log_bytes_max / 4 * 3, oldest_s);
+        let steps: Vec<FixedStep> = self.known.kept().cloned().map(FixedStep::Purge).collect();
+        let floors = self.known.extents().iter();
+        let extents = floors.map(|(log, extent)| (*log, LogExtent { through: extent.floor, ..*extent }));
+        self.actions.push(FixedAction::Rewrite { extents: extents.collect(), steps });
+    }
+}
