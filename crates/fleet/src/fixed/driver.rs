@@ -41,14 +41,14 @@ const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 const SYNC: &str = "sync";
 
 /// What is asked of the driver.
-enum DriverCommand {
+enum MemberCommand {
     Purge { purge: FleetPurge, wish: PurgeWish, reply: oneshot::Sender<Result<PurgeOutcome, FleetError>> },
     Message { message: Box<SyncMessage>, reply: oneshot::Sender<Result<SyncMessage, String>> },
     Leave(oneshot::Sender<()>),
 }
 
 /// What the driver and the proxy's workers share.
-struct DriverShared {
+struct MemberShared {
     fleet: String,
     name: NodeName,
     gate: Arc<FleetGate>,
@@ -57,7 +57,7 @@ struct DriverShared {
     is_leaving: AtomicBool,
 }
 
-impl DriverShared {
+impl MemberShared {
     fn machine(&self) -> MutexGuard<'_, FixedMachine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,8 +79,8 @@ impl DriverShared {
 
 /// A fleet of fixed members, as one of them sees it.
 pub struct FixedFleet {
-    shared: Arc<DriverShared>,
-    commands: mpsc::Sender<DriverCommand>,
+    shared: Arc<MemberShared>,
+    commands: mpsc::Sender<MemberCommand>,
     /// The rules of this node: only the last ones count.
     rules: watch::Sender<RulesHash>,
 }
@@ -116,7 +116,7 @@ impl FixedFleet {
             store.mark(),
             since_boot(),
         );
-        let shared = Arc::new(DriverShared {
+        let shared = Arc::new(MemberShared {
             fleet: options.fleet.clone(),
             name: options.node.clone(),
             gate: Arc::new(FleetGate::new()),
@@ -177,7 +177,7 @@ impl FleetMembership for FixedFleet {
         let commands = self.commands.clone();
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            if commands.send(DriverCommand::Purge { purge, wish, reply }).await.is_err() {
+            if commands.send(MemberCommand::Purge { purge, wish, reply }).await.is_err() {
                 return Err(FleetError::Stopping);
             }
             answer.await.unwrap_or_else(|_| Err(FleetError::Unknown("this node stops".to_owned())))
@@ -197,7 +197,7 @@ impl FleetMembership for FixedFleet {
             }
             let message = Box::new(read_message(&message.body).map_err(FleetError::Message)?);
             let (reply, answer) = oneshot::channel();
-            if commands.send(DriverCommand::Message { message, reply }).await.is_err() {
+            if commands.send(MemberCommand::Message { message, reply }).await.is_err() {
                 return Err(FleetError::Stopping);
             }
             match answer.await {
@@ -219,7 +219,7 @@ impl FleetMembership for FixedFleet {
         let commands = self.commands.clone();
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            if commands.send(DriverCommand::Leave(reply)).await.is_ok() {
+            if commands.send(MemberCommand::Leave(reply)).await.is_ok() {
                 let _ = timeout(LEAVE_TIME_MAX, answer).await;
             }
         })
@@ -228,13 +228,13 @@ impl FleetMembership for FixedFleet {
 
 /// The thread's part.
 struct FixedDriver {
-    shared: Arc<DriverShared>,
+    shared: Arc<MemberShared>,
     clients: Vec<Arc<PeerClient>>,
     file: Arc<Mutex<FixedLogFile>>,
     store: Arc<dyn PurgeStore>,
     events: mpsc::Sender<FixedEvent>,
     inbox: mpsc::Receiver<FixedEvent>,
-    commands: mpsc::Receiver<DriverCommand>,
+    commands: mpsc::Receiver<MemberCommand>,
     rules: watch::Receiver<RulesHash>,
     tasks: JoinSet<()>,
     purges: HashMap<u64, oneshot::Sender<Result<PurgeOutcome, FleetError>>>,
@@ -251,17 +251,17 @@ impl FixedDriver {
             tokio::select! {
                 Some(event) = self.inbox.recv() => self.take(event),
                 command = self.commands.recv() => match command {
-                    Some(DriverCommand::Purge { purge, wish, reply }) => {
+                    Some(MemberCommand::Purge { purge, wish, reply }) => {
                         self.tickets += 1;
                         self.purges.insert(self.tickets, reply);
                         self.take(FixedEvent::PurgeRequested { ticket: self.tickets, purge, wish, now_s: now_s() });
                     }
-                    Some(DriverCommand::Message { message, reply }) => {
+                    Some(MemberCommand::Message { message, reply }) => {
                         self.tickets += 1;
                         self.messages.insert(self.tickets, reply);
                         self.take(FixedEvent::Asked { ticket: self.tickets, message });
                     }
-                    Some(DriverCommand::Leave(reply)) => {
+                    Some(MemberCommand::Leave(reply)) => {
                         self.end();
                         let _ = reply.send(());
                         return;

@@ -13,14 +13,14 @@ use nectary_host::fleet::NodeName;
 use nectary_host::log::{self, LogLevel};
 
 use super::known_logs::{FixedStep, LogExtents};
-use super::messages::{FileHead, read_head, read_step, write_head, write_step};
+use super::messages::{PurgeLogHead, read_head, read_step, write_head, write_step};
 use crate::etcd::random_u64;
 
 /// What a file had when it was opened.
 #[derive(Debug)]
 pub(super) struct LoadedLog {
     /// Its first line.
-    pub head: FileHead,
+    pub head: PurgeLogHead,
     /// Its steps; the first one has the place after `head.base`.
     pub steps: Vec<FixedStep>,
     /// Whether it was made just now.
@@ -34,7 +34,7 @@ pub(super) struct FixedLogFile {
     /// Stays locked while this is open, also when the file is written anew.
     _lock: File,
     file: File,
-    head: FileHead,
+    head: PurgeLogHead,
     /// The place of its last step.
     last: u64,
     /// The bytes that are whole.
@@ -81,7 +81,7 @@ impl FixedLogFile {
                 }
                 let identity = (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1);
                 // A revision of 0 would be none.
-                let head = FileHead { identity, node: node.clone(), base: 1, extents: LogExtents::new() };
+                let head = PurgeLogHead { identity, node: node.clone(), base: 1, extents: LogExtents::new() };
                 let whole = write_anew(path, &head, &[]).map_err(|error| failed("it cannot be made", error))?;
                 (LoadedLog { head, steps: Vec::new(), is_new: true }, whole)
             }
@@ -115,7 +115,7 @@ impl FixedLogFile {
     /// *Durability*: the new one is durable. *Errors*: the former one stays.
     pub fn rewrite(&mut self, extents: LogExtents, steps: &[FixedStep]) -> io::Result<()> {
         let base = self.last.saturating_sub(steps.len() as u64);
-        let head = FileHead { base, extents, ..self.head.clone() };
+        let head = PurgeLogHead { base, extents, ..self.head.clone() };
         let bytes = write_anew(&self.path, &head, steps)?;
         self.file = OpenOptions::new().write(true).open(&self.path)?;
         (self.head, self.bytes) = (head, bytes);
@@ -144,7 +144,7 @@ fn read_file(bytes: &[u8], node: &NodeName) -> Option<(LoadedLog, u64)> {
 }
 
 /// Writes a file beside its place, and then puts it there; returns its length.
-fn write_anew(path: &Path, head: &FileHead, steps: &[FixedStep]) -> io::Result<u64> {
+fn write_anew(path: &Path, head: &PurgeLogHead, steps: &[FixedStep]) -> io::Result<u64> {
     let beside = with_ending(path, "new");
     let mut bytes = write_head(head);
     steps.iter().for_each(|step| bytes.extend_from_slice(&write_step(step)));

@@ -113,7 +113,7 @@ pub(super) struct OtherMember {
 
 /// A purge whose caller waits.
 #[derive(Debug)]
-pub(super) struct WaitingPurge {
+pub(super) struct UnconfirmedPurge {
     pub wish: PurgeWish,
     pub deadline: Duration,
     pub number: u64,
@@ -174,7 +174,7 @@ pub(super) struct FixedMachine {
     pub(super) last_event: Duration,
     /// Members that wait for an answer: the ticket, the place that must be taken before, and what they have.
     replies: Vec<(u64, u64, LogExtents)>,
-    pub(super) waiting: BTreeMap<u64, WaitingPurge>,
+    pub(super) waiting: BTreeMap<u64, UnconfirmedPurge>,
     pub(super) counted: PurgeBucket,
     pub(super) sized: PurgeBucket,
     pub(super) trim_at: Duration,

@@ -150,7 +150,7 @@ fn extents_of(logs: &[(String, u64, u64)]) -> Option<LogExtents> {
 
 /// The first line of a file: whose it is, and what was before its other lines.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct FileHead {
+pub(super) struct PurgeLogHead {
     /// The random identity of the file. Its lower half is the number of the node's log.
     pub identity: u128,
     /// The node whose file it is.
@@ -178,18 +178,18 @@ enum StepValue {
 }
 
 /// The first line.
-pub(super) fn write_head(head: &FileHead) -> Vec<u8> {
+pub(super) fn write_head(head: &PurgeLogHead) -> Vec<u8> {
     let (identity, node, logs) = (RulesHash(head.identity).to_string(), head.node.to_string(), logs_of(&head.extents));
     line(&HeadValue { version: VERSION, identity, node, base: head.base, logs })
 }
 
 /// Reads the first line; `None` if it is damaged, or of a later version.
-pub(super) fn read_head(bytes: &[u8]) -> Option<FileHead> {
+pub(super) fn read_head(bytes: &[u8]) -> Option<PurgeLogHead> {
     let value: HeadValue = serde_json::from_slice(checked(bytes)?).ok()?;
     let identity = RulesHash::parse(&value.identity)?.0;
     let (node, extents) = (NodeName::new(&value.node)?, extents_of(&value.logs)?);
     let is_good = value.version == VERSION && identity as u64 != 0 && value.base < u64::MAX / 2;
-    is_good.then_some(FileHead { identity, node, base: value.base, extents })
+    is_good.then_some(PurgeLogHead { identity, node, base: value.base, extents })
 }
 
 /// The line of a step.
@@ -282,7 +282,7 @@ mod tests {
     fn lines_of_a_file_are_checked() {
         let node = NodeName::new("a").expect("a name");
         let extents = LogExtents::from([(7, LogExtent { through: 9, floor: 2 })]);
-        let head = FileHead { identity: 1 << 64 | 7, node, base: 12, extents: extents.clone() };
+        let head = PurgeLogHead { identity: 1 << 64 | 7, node, base: 12, extents: extents.clone() };
         let text = write_head(&head);
         assert_eq!(read_head(text.trim_ascii_end()), Some(head));
         for step in [FixedStep::Purge(purge(3)), FixedStep::Everything(extents)] {

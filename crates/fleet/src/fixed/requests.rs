@@ -8,7 +8,7 @@ use std::time::Duration;
 use nectary_host::fleet::{FleetError, FleetPurge, PurgeOutcome, PurgeWish};
 
 use super::known_logs::{FixedPurge, FixedStep};
-use super::machine::{FixedAction, FixedMachine, OtherMember, SIZE_PERIOD, WaitingPurge};
+use super::machine::{FixedAction, FixedMachine, OtherMember, SIZE_PERIOD, UnconfirmedPurge};
 use crate::records::write_purge;
 
 impl FixedMachine {
@@ -28,7 +28,7 @@ impl FixedMachine {
         let logged = FixedPurge { log, number, accepted_s: now_s, purge };
         self.queue(FixedStep::Purge(Arc::new(logged)));
         let deadline = now + self.rules.purge_time;
-        self.waiting.insert(ticket, WaitingPurge { wish, deadline, number });
+        self.waiting.insert(ticket, UnconfirmedPurge { wish, deadline, number });
     }
 
     /// Whether a purge may come in. *Errors*: why not.
@@ -74,7 +74,7 @@ impl FixedMachine {
         let known = self.known.through(self.own_log());
         let tickets: Vec<u64> = self.waiting.keys().copied().collect();
         for ticket in tickets {
-            let Some(WaitingPurge { wish, deadline, number }) = self.waiting.get(&ticket) else { continue };
+            let Some(UnconfirmedPurge { wish, deadline, number }) = self.waiting.get(&ticket) else { continue };
             let (wish, is_late, number) = (*wish, now >= *deadline || self.is_leaving, *number);
             let result = if known < number {
                 let why = "it is not in the `purge-log` of this node".to_owned();

@@ -14,7 +14,7 @@ use nectary_host::fleet::{
 use super::known_logs::{FixedStep, LogExtents};
 use super::log_file::LoadedLog;
 use super::machine::{FixedAction, FixedEvent, FixedMachine};
-use super::messages::{FileHead, SyncMessage, read_message, read_step, write_message, write_step};
+use super::messages::{PurgeLogHead, SyncMessage, read_message, read_step, write_message, write_step};
 use crate::machine::FleetRules;
 
 mod files;
@@ -123,7 +123,7 @@ struct WorldNode {
     is_new: bool,
     has_seen_serving: bool,
     ended_ms: u64,
-    head: FileHead,
+    head: PurgeLogHead,
     /// The file with which the node has served.
     kept_identity: u128,
     lines: Vec<Vec<u8>>,
@@ -133,7 +133,7 @@ struct WorldNode {
     tickets: BTreeMap<u64, (usize, (usize, u64), Duration)>,
 }
 
-struct World {
+struct MembersWorld {
     numbers: SeededNumbers,
     fault: PlantedFault,
     now_ms: u64,
@@ -170,9 +170,9 @@ fn key_of(purge: &FleetPurge) -> Option<u64> {
     std::str::from_utf8(purge.scope.texts().first()?).ok()?.strip_prefix("http://a/")?.parse().ok()
 }
 
-impl World {
-    fn new(seed: u64, fault: PlantedFault) -> World {
-        let mut world = World {
+impl MembersWorld {
+    fn new(seed: u64, fault: PlantedFault) -> MembersWorld {
+        let mut world = MembersWorld {
             numbers: SeededNumbers(seed),
             fault,
             now_ms: 1000,
@@ -189,7 +189,7 @@ impl World {
         };
         for node in 0..NODES {
             let identity = u128::from(world.numbers.below(u64::MAX - 1) + 1);
-            let head = FileHead { identity, node: name_of(node), base: 1, extents: LogExtents::new() };
+            let head = PurgeLogHead { identity, node: name_of(node), base: 1, extents: LogExtents::new() };
             world.nodes.push(WorldNode {
                 machine: None,
                 process: 0,
@@ -520,7 +520,7 @@ impl World {
 fn fixed_members_lose_no_purge() {
     let mut applied = 0;
     for seed in 0..300 {
-        let (problem, count) = World::new(seed, PlantedFault::None).run();
+        let (problem, count) = MembersWorld::new(seed, PlantedFault::None).run();
         assert_eq!(problem, None, "seed {seed}");
         applied += count;
     }
@@ -530,7 +530,7 @@ fn fixed_members_lose_no_purge() {
 #[test]
 fn planted_faults_of_members_are_seen() {
     for fault in FAULTS {
-        let seen = (0..2000).find(|seed| World::new(*seed, fault).run().0.is_some());
+        let seen = (0..2000).find(|seed| MembersWorld::new(*seed, fault).run().0.is_some());
         eprintln!("{fault:?}: seen with seed {seen:?}");
         assert!(seen.is_some(), "{fault:?} is not seen");
     }

@@ -54,7 +54,7 @@ fn purge_log_survives_torn_ends() {
     file.append(5, &[step(4)]).expect("appended");
     drop(file);
     let (_, again) = FixedLogFile::open(&path, &name_of(0)).expect("the file");
-    assert_eq!(again.head, FileHead { base: 3, extents: kept, ..loaded.head });
+    assert_eq!(again.head, PurgeLogHead { base: 3, extents: kept, ..loaded.head });
     assert_eq!(again.steps, [step(3), step(4)]);
 }
 

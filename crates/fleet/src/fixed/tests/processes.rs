@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl World {
+impl MembersWorld {
     pub(super) fn start(&mut self, node: usize) {
         if self.nodes[node].machine.is_some() {
             return;
@@ -68,7 +68,7 @@ impl World {
                     _ => u128::from(self.numbers.below(u64::MAX - 1) + 1),
                 };
                 let own = &mut self.nodes[node];
-                own.head = FileHead { identity, node: name_of(node), base: 1, extents: LogExtents::new() };
+                own.head = PurgeLogHead { identity, node: name_of(node), base: 1, extents: LogExtents::new() };
                 own.lines.clear();
                 if self.fault == PlantedFault::NumbersAgain {
                     own.mark = AppliedMark { fleet: identity, revision: 1, rules: RulesRecord::NONE };
