@@ -105,7 +105,7 @@ impl FixedFleet {
         let clients = others
             .map(|member| Arc::new(PeerClient::new(member.host.clone(), member.port, tls.clone(), call_time)))
             .collect();
-        let (file, loaded) = FixedLogFile::open(log, &options.node)?;
+        let (file, loaded) = FixedLogFile::open(log, &options.node, store.mark())?;
         let own = options.own_node(random_u64());
         let machine = FixedMachine::new(
             limits,
@@ -287,8 +287,8 @@ impl FixedDriver {
 
     /// Gives the machine an event, after a pause of the host that came before it.
     fn take(&mut self, event: FixedEvent) {
-        if self.pauses.look().is_some() {
-            self.take_next(FixedEvent::Paused);
+        if let Some(time) = self.pauses.look() {
+            self.take_next(FixedEvent::Paused { time });
         }
         self.take_next(event);
     }

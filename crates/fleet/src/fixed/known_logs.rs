@@ -25,7 +25,12 @@ pub(super) struct FixedPurge {
 }
 
 impl FixedPurge {
-    /// Its bytes in memory and in a message, about.
+    /// Its bytes in a message, at most: some bytes of a text become five.
+    pub fn message_bytes(&self) -> u64 {
+        400 + self.purge.scope.texts().iter().map(|text| 5 * text.len() as u64 + 8).sum::<u64>()
+    }
+
+    /// Its bytes in memory, about.
     pub fn bytes(&self) -> u64 {
         160 + self.purge.scope.texts().iter().map(|text| text.len() as u64 + 24).sum::<u64>()
     }
@@ -55,6 +60,16 @@ pub(super) enum FixedStep {
     Purge(Arc<FixedPurge>),
     /// Everything is purged, in place of what was missed up to these extents.
     Everything(LogExtents),
+}
+
+impl FixedStep {
+    /// Its bytes in memory, about.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            FixedStep::Purge(purge) => purge.bytes(),
+            FixedStep::Everything(extents) => 64 + 48 * extents.len() as u64,
+        }
+    }
 }
 
 /// What is known.
@@ -126,11 +141,11 @@ impl KnownLogs {
             if purge.number != *through + 1 {
                 continue;
             }
-            if !found.is_empty() && bytes + purge.bytes() > bytes_max {
+            if !found.is_empty() && bytes + purge.message_bytes() > bytes_max {
                 break;
             }
             *through += 1;
-            bytes += purge.bytes();
+            bytes += purge.message_bytes();
             found.push(purge.clone());
         }
         found

@@ -1,20 +1,25 @@
 //! The file of a node: the purges that it knows, durably.
 //!
-//! Owns: reading it, appending, writing it anew, and its lock. A line that a crash left unfinished at the end is cut off,
-//! as nobody was told of it. A file with other damage, or of another node, is put aside, and the node begins a new one:
-//! its store then has the mark of another file, so everything is purged once. Leaves to others: what the lines mean
+//! Owns: reading it, appending, writing it anew, and its lock. Lines that a crash left unfinished at the end are cut off, as
+//! nobody was told of them. A file with other damage, or of another node, is put aside, and the node begins a new one; one
+//! that does not fit to its store is begun anew with what it had. Then everything is purged once. Leaves to others: what the lines mean
 //! (`messages`, `machine`).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use nectary_host::fleet::NodeName;
+use nectary_host::fleet::{AppliedMark, NodeName};
 use nectary_host::log::{self, LogLevel};
 
-use super::known_logs::{FixedStep, LogExtents};
+use super::known_logs::{FixedStep, KnownLogs, LogExtents};
 use super::messages::{PurgeLogHead, read_head, read_step, write_head, write_step};
 use crate::etcd::random_u64;
+
+/// How long a file that another process has is waited for, and the time from one look to the next.
+const LOCK_TIME_MAX: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a file had when it was opened.
 #[derive(Debug)]
@@ -25,6 +30,24 @@ pub(super) struct LoadedLog {
     pub steps: Vec<FixedStep>,
     /// Whether it was made just now.
     pub is_new: bool,
+}
+
+impl LoadedLog {
+    /// Whether a store with this mark has made the steps up to one of the file's, or has never had a fleet.
+    pub fn fits(&self, mark: AppliedMark) -> bool {
+        let last = self.head.base + self.steps.len() as u64;
+        let is_of_file = mark.fleet == self.head.identity && (self.head.base..=last).contains(&mark.revision);
+        is_of_file || (mark == AppliedMark::NONE && self.head.extents.values().all(|extent| extent.through == 0))
+    }
+
+    /// A file with another identity that begins where this one ends. The log of this node is a new one, too: how far the
+    /// others have the former one is not known.
+    pub fn anew(self, identity: u128) -> LoadedLog {
+        let mut known = KnownLogs::new(self.head.extents.clone());
+        self.steps.iter().for_each(|step| known.take(step));
+        let head = PurgeLogHead { identity, base: 1, extents: known.extents().clone(), ..self.head };
+        LoadedLog { head, steps: Vec::new(), is_new: false }
+    }
 }
 
 /// An open file. Another process cannot open it.
@@ -39,11 +62,14 @@ pub(super) struct FixedLogFile {
     last: u64,
     /// The bytes that are whole.
     bytes: u64,
+    /// Whether the file was put into its place, and that may not be durable.
+    must_sync_folder: bool,
 }
 
 impl FixedLogFile {
-    /// Opens the file of a node, or makes it. *Errors*: a text that names it.
-    pub fn open(path: &Path, node: &NodeName) -> Result<(FixedLogFile, LoadedLog), String> {
+    /// Opens the file of a node, or makes it. One that does not fit to the mark of the store is begun anew. *Errors*: a text
+    /// that names it.
+    pub fn open(path: &Path, node: &NodeName, mark: AppliedMark) -> Result<(FixedLogFile, LoadedLog), String> {
         let failed = |what: &str, error: io::Error| format!("`purge-log` {}: {what}: {error}", path.display());
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             std::fs::create_dir_all(parent).map_err(|error| failed("its directory cannot be made", error))?;
@@ -51,12 +77,17 @@ impl FixedLogFile {
         let lock_path = with_ending(path, "lock");
         let lock = OpenOptions::new().create(true).append(true).open(&lock_path);
         let lock = lock.map_err(|error| failed("its lock cannot be opened", error))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(format!("`purge-log` {}: another process uses it", path.display()));
+        let begun = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                // A process whose place this one takes may be about to end.
+                Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_TIME_MAX => std::thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(format!("`purge-log` {}: another process uses it", path.display()));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed("it cannot be locked", error)),
             }
-            Err(TryLockError::Error(error)) => return Err(failed("it cannot be locked", error)),
         }
         let mut bytes = Vec::new();
         match File::open(path) {
@@ -66,8 +97,18 @@ impl FixedLogFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed("it cannot be opened", error)),
         }
-        let (loaded, whole) = match read_file(&bytes, node) {
-            Some(found) => found,
+        let new_identity = || (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1);
+        let made = |error| failed("it cannot be made", error);
+        let (loaded, file, whole) = match read_file(&bytes, node, mark) {
+            Some((loaded, whole)) if loaded.fits(mark) => {
+                let file = OpenOptions::new().write(true).open(path);
+                (loaded, file.map_err(|error| failed("it cannot be opened", error))?, whole)
+            }
+            Some((loaded, _)) => {
+                let loaded = loaded.anew(new_identity());
+                let (file, whole) = write_anew(path, &loaded.head, &[]).map_err(made)?;
+                (loaded, file, whole)
+            }
             None => {
                 if !bytes.is_empty() {
                     let aside = with_ending(path, "damaged");
@@ -79,18 +120,29 @@ impl FixedLogFile {
                     );
                     log::write(LogLevel::Warning, "proxy", text);
                 }
-                let identity = (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1);
+                let identity = new_identity();
                 // A revision of 0 would be none.
                 let head = PurgeLogHead { identity, node: node.clone(), base: 1, extents: LogExtents::new() };
-                let whole = write_anew(path, &head, &[]).map_err(|error| failed("it cannot be made", error))?;
-                (LoadedLog { head, steps: Vec::new(), is_new: true }, whole)
+                let (file, whole) = write_anew(path, &head, &[]).map_err(made)?;
+                (LoadedLog { head, steps: Vec::new(), is_new: true }, file, whole)
             }
         };
-        let file = OpenOptions::new().write(true).open(path).map_err(|error| failed("it cannot be opened", error))?;
+        sync_folder(path).map_err(made)?;
         file.set_len(whole).map_err(|error| failed("its end cannot be cut off", error))?;
         let last = loaded.head.base + loaded.steps.len() as u64;
         let head = loaded.head.clone();
-        Ok((FixedLogFile { path: path.to_owned(), _lock: lock, file, head, last, bytes: whole }, loaded))
+        Ok((
+            FixedLogFile {
+                path: path.to_owned(),
+                _lock: lock,
+                file,
+                head,
+                last,
+                bytes: whole,
+                must_sync_folder: false,
+            },
+            loaded,
+        ))
     }
 
     /// Appends steps, of which the first has this place; those that are there already are passed over.
@@ -99,6 +151,10 @@ impl FixedLogFile {
     pub fn append(&mut self, first: u64, steps: &[FixedStep]) -> io::Result<()> {
         let known = usize::try_from((self.last + 1).saturating_sub(first)).unwrap_or(usize::MAX);
         let Some(new) = steps.get(known..).filter(|new| !new.is_empty()) else { return Ok(()) };
+        if self.must_sync_folder {
+            sync_folder(&self.path)?;
+            self.must_sync_folder = false;
+        }
         let lines = new.iter().flat_map(write_step).collect::<Vec<u8>>();
         // What an earlier attempt has left is written over, or cut off.
         self.file.seek(SeekFrom::Start(self.bytes))?;
@@ -112,19 +168,19 @@ impl FixedLogFile {
 
     /// Writes the file anew, with these steps up to the last place.
     ///
-    /// *Durability*: the new one is durable. *Errors*: the former one stays.
+    /// *Durability*: that of the former one, until the next append. *Errors*: the former one stays.
     pub fn rewrite(&mut self, extents: LogExtents, steps: &[FixedStep]) -> io::Result<()> {
         let base = self.last.saturating_sub(steps.len() as u64);
         let head = PurgeLogHead { base, extents, ..self.head.clone() };
-        let bytes = write_anew(&self.path, &head, steps)?;
-        self.file = OpenOptions::new().write(true).open(&self.path)?;
-        (self.head, self.bytes) = (head, bytes);
+        (self.file, self.bytes) = write_anew(&self.path, &head, steps)?;
+        (self.head, self.must_sync_folder) = (head, true);
         Ok(())
     }
 }
 
-/// Reads a file, and how many of its bytes are whole; `None` if it is damaged, or of another node.
-fn read_file(bytes: &[u8], node: &NodeName) -> Option<(LoadedLog, u64)> {
+/// Reads a file, and how many of its bytes are whole; `None` if it is damaged, or of another node. What a crash has left
+/// unfinished is above the mark of the store, as nobody was told of it: lines from the first bad one on are cut off there.
+fn read_file(bytes: &[u8], node: &NodeName, mark: AppliedMark) -> Option<(LoadedLog, u64)> {
     let mut whole = 0;
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
     let first = lines.next()?;
@@ -134,8 +190,7 @@ fn read_file(bytes: &[u8], node: &NodeName) -> Option<(LoadedLog, u64)> {
     for line in lines {
         match read_step(line) {
             Some(step) => steps.push(step),
-            // A crash can leave blocks of zeroes where the end was, also with a later part of it behind them.
-            None if bytes[whole..].iter().filter(|byte| **byte == b'\n').count() <= 1 => break,
+            None if mark.fleet != head.identity || head.base + steps.len() as u64 >= mark.revision => break,
             None => return None,
         }
         whole += line.len() + 1;
@@ -143,8 +198,8 @@ fn read_file(bytes: &[u8], node: &NodeName) -> Option<(LoadedLog, u64)> {
     Some((LoadedLog { head, steps, is_new: false }, whole as u64))
 }
 
-/// Writes a file beside its place, and then puts it there; returns its length.
-fn write_anew(path: &Path, head: &PurgeLogHead, steps: &[FixedStep]) -> io::Result<u64> {
+/// Writes a file beside its place, and then puts it there; returns it and its length. Its place is not durable yet.
+fn write_anew(path: &Path, head: &PurgeLogHead, steps: &[FixedStep]) -> io::Result<(File, u64)> {
     let beside = with_ending(path, "new");
     let mut bytes = write_head(head);
     steps.iter().for_each(|step| bytes.extend_from_slice(&write_step(step)));
@@ -152,11 +207,13 @@ fn write_anew(path: &Path, head: &PurgeLogHead, steps: &[FixedStep]) -> io::Resu
     file.write_all(&bytes)?;
     file.sync_all()?;
     std::fs::rename(&beside, path)?;
-    if let Some(parent) = path.parent() {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        File::open(parent)?.sync_all()?;
-    }
-    Ok(bytes.len() as u64)
+    Ok((file, bytes.len() as u64))
+}
+
+/// Makes the place of a file durable.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
 }
 
 /// A path with one more ending.

@@ -10,7 +10,8 @@
 //!    everything instead.
 //! 3. **Returning.** A node that started, or stood still for a lease, serves only when it has what the others have: all of
 //!    them, or one that serves, while the rest are known to be down, or have been silent for a lease. If it hears of
-//!    no such node for six leases, it purges everything.
+//!    no such node for six leases, it purges everything. It says that it serves only if it was told so itself, or has
+//!    spoken with all others.
 //! 4. **Applied.** A purge is applied when each member has said that it has it. An answer names those that have not.
 //! 5. **Keys have rules**, as in a fleet by etcd.
 
@@ -22,7 +23,7 @@ use nectary_host::fleet::{
     AppliedMark, FleetError, FleetNode, FleetPurge, FleetView, NodeName, PurgeOutcome, PurgeWish, RulesHash,
 };
 
-use super::known_logs::{FixedPurge, FixedStep, KnownLogs, LogExtents, covers};
+use super::known_logs::{FixedPurge, FixedStep, KnownLogs, LOGS_MAX, LogExtents, covers};
 use super::log_file::LoadedLog;
 use super::messages::{PURGES_BYTES_MAX, SyncMessage, members_hash};
 use crate::machine::{FleetRules, GateTimes};
@@ -32,6 +33,8 @@ use crate::purge_bucket::PurgeBucket;
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// After so many leases a node that returns waits no longer for the others.
 const RETURN_LEASES: u32 = 6;
+/// The most bytes of steps that wait to be taken, about, but for those of this node's own purges.
+const PENDING_BYTES_MAX: u64 = 16 << 20;
 /// As many bytes of purges as the log may have are accepted in this time.
 pub(super) const SIZE_PERIOD: Duration = Duration::from_secs(60);
 
@@ -40,8 +43,8 @@ pub(super) const SIZE_PERIOD: Duration = Duration::from_secs(60);
 pub(super) enum FixedEvent {
     /// Time has passed, and the time of the day in seconds since 1970. Comes at most every 50 ms.
     Tick { now_s: u64 },
-    /// The host may have stood still.
-    Paused,
+    /// The host may have stood still for this time.
+    Paused { time: Duration },
     /// A member has answered.
     Answered { member: usize, asked: Duration, answer: Box<SyncMessage> },
     /// A member has not answered; if it is refused, no process listens there.
@@ -97,8 +100,12 @@ pub(super) struct OtherMember {
     pub name: NodeName,
     /// What it said of itself.
     pub node: Option<FleetNode>,
-    /// When the last request was sent that it answered, or its own one came; `None` if it is known to be down.
+    /// When the last request was sent that it answered, or its own one came.
     pub heard: Option<Duration>,
+    /// Whether it has refused a connection since.
+    is_down: bool,
+    /// Whether it has more than its last answer brought.
+    pub(super) is_partial: bool,
     /// What it has said that it has.
     pub extents: LogExtents,
     /// Whether its list of members is another one.
@@ -106,7 +113,7 @@ pub(super) struct OtherMember {
     /// Why it does not answer.
     pub trouble: Option<String>,
     is_asking: bool,
-    ask_at: Duration,
+    pub(super) ask_at: Duration,
     pause: Duration,
     returned: ReturnAnswer,
 }
@@ -151,6 +158,7 @@ pub(super) struct FixedMachine {
     pub(super) view: Arc<FleetView>,
     pub(super) known: KnownLogs,
     pub(super) pending: VecDeque<FixedStep>,
+    pub(super) pending_bytes: u64,
     /// What is known, and what waits.
     pub(super) queued: LogExtents,
     /// The place of the last step that was queued.
@@ -167,6 +175,12 @@ pub(super) struct FixedMachine {
     pub(super) is_open: bool,
     /// Whether it has never been a member.
     is_new: bool,
+    /// Whether it has asked since its process began, so that it knows the numbers of its own purges.
+    pub(super) has_asked: bool,
+    /// Whether it can say what others have missed: it was told by one that can, or by all.
+    knows: bool,
+    /// When it last learnt something as it returned.
+    learnt: Duration,
     /// Since when it has been returning.
     came: Duration,
     /// The place that must be taken before it serves.
@@ -174,10 +188,13 @@ pub(super) struct FixedMachine {
     pub(super) last_event: Duration,
     /// Members that wait for an answer: the ticket, the place that must be taken before, and what they have.
     replies: Vec<(u64, u64, LogExtents)>,
+    /// The ticket of the last request of each member.
+    last_asked: BTreeMap<usize, u64>,
     pub(super) waiting: BTreeMap<u64, UnconfirmedPurge>,
     pub(super) counted: PurgeBucket,
     pub(super) sized: PurgeBucket,
     pub(super) trim_at: Duration,
+    pub(super) now_s: u64,
     pub(super) is_rewriting: bool,
     pub(super) counts: FixedCounts,
     pub(super) actions: Vec<FixedAction>,
@@ -199,6 +216,8 @@ impl FixedMachine {
             name: name.clone(),
             node: None,
             heard: None,
+            is_down: false,
+            is_partial: false,
             extents: LogExtents::new(),
             differs: false,
             trouble: None,
@@ -208,22 +227,23 @@ impl FixedMachine {
             returned: ReturnAnswer::None,
         });
         let (count, period) = rules.purge_rate;
+        let is_fit = loaded.fits(mark);
         let LoadedLog { head, steps, is_new } = loaded;
-        let mut known = KnownLogs::new(head.extents.clone());
         let last = head.base + steps.len() as u64;
-        let is_of_file = mark.fleet == head.identity && (head.base..=last).contains(&mark.revision);
-        let is_unmarked = mark == AppliedMark::NONE && head.extents.values().all(|extent| extent.through == 0);
+        let mut known = if is_fit { KnownLogs::new(head.extents.clone()) } else { KnownLogs::default() };
+        let is_of_file = is_fit && mark.fleet == head.identity;
         let applied = if is_of_file { mark.revision } else { head.base };
         let mut pending: VecDeque<FixedStep> = steps.into();
         let done = usize::try_from(applied - head.base).unwrap_or(usize::MAX).min(pending.len());
         pending.drain(..done).for_each(|step| known.take(&step));
-        let mut queued = known.clone();
+        let mut queued = if is_fit { known.clone() } else { KnownLogs::new(head.extents.clone()) };
         pending.iter().for_each(|step| queued.take(step));
         let others = others.collect();
         let mut machine = FixedMachine {
             counted: PurgeBucket::new(u64::from(count), period),
             sized: PurgeBucket::new(rules.log_bytes_max.max(1 << 20), SIZE_PERIOD),
             trim_at: now,
+            now_s: 0,
             is_rewriting: false,
             rules,
             serve_limit,
@@ -233,6 +253,7 @@ impl FixedMachine {
             others,
             view: Arc::new(FleetView::default()),
             known,
+            pending_bytes: pending.iter().map(FixedStep::bytes).sum(),
             pending,
             queued: queued.extents().clone(),
             last_place: last,
@@ -245,17 +266,21 @@ impl FixedMachine {
             moved: now,
             take_trouble: None,
             is_open: false,
-            is_new: is_unmarked && is_new,
+            is_new: is_new && mark == AppliedMark::NONE,
+            has_asked: false,
+            knows: false,
+            learnt: now,
             came: now,
             must_reach: None,
             last_event: now,
             replies: Vec::new(),
+            last_asked: BTreeMap::new(),
             waiting: BTreeMap::new(),
             counts: FixedCounts::default(),
             actions: Vec::new(),
             is_leaving: false,
         };
-        if !is_of_file && !is_unmarked {
+        if !is_fit {
             machine.purge_everything(LogExtents::new(), "its store does not fit to its `purge-log`");
             machine.must_reach = Some(machine.last_place);
         }
@@ -265,15 +290,18 @@ impl FixedMachine {
 
     /// Takes an event. Times never go back. The actions are to be begun in their order.
     pub fn on_event(&mut self, now: Duration, event: FixedEvent) -> Vec<FixedAction> {
-        let stood_still = now > self.last_event + self.rules.lease;
+        let pause = if let FixedEvent::Paused { time } = &event { *time } else { Duration::ZERO };
+        let stood_still = now + pause > self.last_event + self.rules.lease;
         self.last_event = now;
-        if stood_still || matches!(event, FixedEvent::Paused) {
+        if stood_still {
             self.begin_return(now);
         }
-        let mut now_s = None;
         match event {
-            FixedEvent::Tick { now_s: seconds } => now_s = Some(seconds),
-            FixedEvent::Paused => {}
+            FixedEvent::Tick { now_s: seconds } => {
+                self.now_s = seconds;
+                self.trim(now);
+            }
+            FixedEvent::Paused { .. } => {}
             FixedEvent::Answered { member, asked, answer } => self.on_answered(now, member, asked, *answer),
             FixedEvent::Silent { member, asked, is_refused, why } => {
                 self.on_silent(now, member, asked, is_refused, why);
@@ -281,7 +309,7 @@ impl FixedMachine {
             FixedEvent::Asked { ticket, message } => self.on_asked(now, ticket, *message),
             FixedEvent::Taken { batch } => self.on_taken(now, batch),
             FixedEvent::TakeFailed { batch, why } => self.on_take_failed(now, batch, why),
-            FixedEvent::Rewritten => self.is_rewriting = false,
+            FixedEvent::Rewritten => (self.is_rewriting, self.moved) = (false, now),
             FixedEvent::PurgeRequested { ticket, purge, wish, now_s } => {
                 self.on_purge_requested(now, ticket, purge, wish, now_s);
             }
@@ -297,9 +325,6 @@ impl FixedMachine {
         self.take_next(now);
         self.ask_due(now);
         self.settle(now);
-        if let Some(now_s) = now_s {
-            self.trim(now, now_s);
-        }
         std::mem::take(&mut self.actions)
     }
 
@@ -314,7 +339,7 @@ impl FixedMachine {
         let Some(limit) = self.serve_limit else {
             return GateTimes { member_until: running_until, serve_until: running_until };
         };
-        let heard = self.others.iter().map(|other| other.heard.unwrap_or(Duration::ZERO)).min().unwrap_or(now);
+        let heard = self.others.iter().map(|other| other.heard.unwrap_or(self.came)).min().unwrap_or(now);
         let member_until = running_until.min(heard + self.rules.lease);
         GateTimes { member_until, serve_until: running_until.min((heard + limit).max(member_until)) }
     }
@@ -326,7 +351,7 @@ impl FixedMachine {
 
     /// Whether the store has not taken a batch for as long as a lease, although steps wait.
     pub fn is_stuck(&self, now: Duration) -> bool {
-        let waits = self.batch.is_some() || !self.pending.is_empty();
+        let waits = self.batch.is_some() || (!self.pending.is_empty() && !self.is_rewriting);
         waits && now > self.moved + self.rules.lease
     }
 
@@ -337,7 +362,7 @@ impl FixedMachine {
 
     /// Whether a member was heard in a lease.
     pub fn is_living(&self, other: &OtherMember, now: Duration) -> bool {
-        other.heard.is_some_and(|heard| now < heard + self.rules.lease)
+        !other.is_down && other.heard.is_some_and(|heard| now < heard + self.rules.lease)
     }
 
     /// Steps that are known and not taken.
@@ -365,33 +390,39 @@ impl FixedMachine {
             self.counts.cuts += 1;
             self.note("fleet: this node stood still: it asks the others for purges before it serves");
         }
-        (self.is_open, self.came, self.must_reach) = (false, now, None);
+        (self.is_open, self.came, self.learnt, self.must_reach, self.knows) = (false, now, now, None, false);
         self.others.iter_mut().for_each(|other| other.returned = ReturnAnswer::None);
         self.ask_all(now);
     }
 
     /// Decides whether this node has what it missed.
     fn turn_return(&mut self, now: Duration) {
-        if self.is_open || self.is_leaving {
+        if self.is_leaving {
+            return;
+        }
+        let has_all = self.others.iter().all(|other| matches!(other.returned, ReturnAnswer::Asked { .. }));
+        let has_one = self.others.iter().any(|other| other.returned == ReturnAnswer::Asked { serves: true });
+        self.knows |= self.is_open && has_all;
+        if self.is_open {
             return;
         }
         if self.must_reach.is_none() {
-            let answers = || self.others.iter().map(|other| other.returned);
+            let mut answers = self.others.iter().map(|other| other.returned);
             let is_silence_long = now >= self.came + self.rules.lease;
             let is_known = |answer| match answer {
                 ReturnAnswer::Asked { .. } | ReturnAnswer::Down => true,
                 ReturnAnswer::None => is_silence_long,
             };
-            let has_all = answers().all(|answer| matches!(answer, ReturnAnswer::Asked { .. }));
-            let has_one = answers().any(|answer| answer == ReturnAnswer::Asked { serves: true });
             // A store without a fleet has missed none of its purges that these others do not know.
-            if has_all || ((has_one || self.is_new) && answers().all(is_known)) {
+            if has_all || ((has_one || self.is_new) && answers.all(is_known)) {
                 self.must_reach = Some(self.last_place);
-            } else if now >= self.came + self.rules.lease * RETURN_LEASES {
+                self.knows = has_all || has_one;
+            } else if now >= self.learnt + self.rules.lease * RETURN_LEASES {
                 self.purge_everything(LogExtents::new(), "no node could say what purges it missed");
                 self.must_reach = Some(self.last_place);
             }
         }
+        self.has_asked |= self.must_reach.is_some();
         let place = if self.mark.fleet == self.identity { self.mark.revision } else { 0 };
         if self.must_reach.is_some_and(|must| must <= place) && self.mark.rules.fits(self.own.rules) {
             (self.is_open, self.is_new) = (true, false);
@@ -414,6 +445,7 @@ impl FixedMachine {
             self.moved = self.last_event;
         }
         self.last_place += 1;
+        self.pending_bytes += step.bytes();
         self.pending.push_back(step);
     }
 
@@ -430,11 +462,20 @@ impl FixedMachine {
 
     /// Takes what a member has, and this node lacks.
     fn learn(&mut self, message: &SyncMessage) {
+        let new = message.extents.keys().chain(message.purges.iter().map(|purge| &purge.log));
+        let new = new.filter(|log| !self.queued.contains_key(log)).count();
+        if self.queued.len() + new > LOGS_MAX {
+            return self.note("fleet: a message of another node names too many logs, and is not taken");
+        }
         let through = |queued: &LogExtents, log: &u64| queued.get(log).map_or(0, |extent| extent.through);
         if message.extents.iter().any(|(log, extent)| through(&self.queued, log) < extent.floor) {
             self.purge_everything(message.extents.clone(), "the others no longer keep purges that it missed");
         }
+        // A store that stands still does not fill the memory: the others keep what is not taken.
         for purge in &message.purges {
+            if self.pending_bytes > PENDING_BYTES_MAX {
+                return;
+            }
             if purge.number == through(&self.queued, &purge.log) + 1 {
                 self.queue(FixedStep::Purge(purge.clone()));
             }
@@ -447,7 +488,7 @@ impl FixedMachine {
             fleet: self.fleet.clone(),
             members: self.members,
             node: self.own.clone(),
-            serves: self.is_open,
+            serves: self.is_open && self.knows,
             extents: self.known.extents().clone(),
             purges,
         }
@@ -463,6 +504,7 @@ impl FixedMachine {
             return;
         }
         other.heard = other.heard.max(Some(asked));
+        other.is_down = false;
         other.trouble = None;
         self.note_member(member, &answer);
         let before = self.last_place;
@@ -472,12 +514,16 @@ impl FixedMachine {
         let other = &mut self.others[member];
         // It has more than a message takes, or lacks what was accepted meanwhile.
         let lacks = other.extents.get(&own).map_or(0, |extent| extent.through) < self.known.through(own);
-        let is_at_once = lacks || (!is_whole && self.last_place > before);
-        other.ask_at = if is_at_once { now } else { now + self.rules.lease / 4 };
+        other.ask_at = if lacks { now } else { now + self.rules.lease / 4 };
+        other.is_partial = !is_whole;
+        if self.last_place > before && answer.serves {
+            self.learnt = now;
+        }
         if !is_whole {
+            // What is left comes when that is taken.
             return;
         }
-        if asked >= self.came && !self.is_open {
+        if asked >= self.came {
             other.returned = ReturnAnswer::Asked { serves: answer.serves };
         }
     }
@@ -491,6 +537,9 @@ impl FixedMachine {
         other.node = Some(message.node.clone());
         other.differs = message.members != members;
         for (log, extent) in &message.extents {
+            if other.extents.len() >= LOGS_MAX && !other.extents.contains_key(log) {
+                continue;
+            }
             let known = other.extents.entry(*log).or_default();
             known.through = known.through.max(extent.through);
         }
@@ -504,7 +553,7 @@ impl FixedMachine {
         other.ask_at = now + other.pause;
         other.trouble = Some(why);
         if is_refused && other.heard.is_none_or(|heard| heard <= asked) {
-            other.heard = None;
+            other.is_down = true;
             if asked >= self.came && other.returned == ReturnAnswer::None {
                 other.returned = ReturnAnswer::Down;
             }
@@ -523,7 +572,7 @@ impl FixedMachine {
             return self.actions.push(refused(format!("{name} of the fleet {fleet} is no other member at {own}")));
         };
         let other = &mut self.others[member];
-        other.heard = Some(now);
+        (other.heard, other.is_down) = (Some(now), false);
         if other.pause > Duration::ZERO {
             // It is there again.
             (other.pause, other.ask_at) = (Duration::ZERO, now);
@@ -534,6 +583,13 @@ impl FixedMachine {
         self.note_member(member, &message);
         self.learn(&message);
         // What the message brought must be durable before it is answered, or the answer would be of no use.
+        // A member that asks again no longer waits for the answer before.
+        if let Some(former) = self.last_asked.insert(member, ticket)
+            && let Some(at) = self.replies.iter().position(|(ticket, ..)| *ticket == former)
+        {
+            self.replies.swap_remove(at);
+            self.actions.push(FixedAction::Reply { ticket: former, result: Err("it has asked again".to_owned()) });
+        }
         self.replies.push((ticket, self.last_place, message.extents));
         self.reply();
     }

@@ -16,6 +16,8 @@ use crate::records::PurgeValue;
 const VERSION: u32 = 1;
 /// The longest message that is read. *Units*: bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// No purge has a greater number.
+const NUMBER_MAX: u64 = 1 << 48;
 /// The purges of a message are at most so long, but for one. *Units*: bytes, about.
 pub(super) const PURGES_BYTES_MAX: u64 = 1 << 20;
 
@@ -67,7 +69,7 @@ impl LoggedValue {
     }
 
     fn read(&self) -> Option<Arc<FixedPurge>> {
-        let (log, number) = (unhex(&self.log)?, Some(self.number).filter(|number| *number > 0)?);
+        let (log, number) = (unhex(&self.log)?, Some(self.number).filter(|number| (1..=NUMBER_MAX).contains(number))?);
         let purge = self.purge.purge()?;
         Some(Arc::new(FixedPurge { log, number, accepted_s: self.accepted, purge }))
     }
@@ -142,7 +144,7 @@ fn logs_of(extents: &LogExtents) -> Vec<(String, u64, u64)> {
 
 fn extents_of(logs: &[(String, u64, u64)]) -> Option<LogExtents> {
     let read = |(log, through, floor): &(String, u64, u64)| {
-        let is_order = floor <= through && *through < u64::MAX;
+        let is_order = floor <= through && *through <= NUMBER_MAX;
         Some((unhex(log)?, LogExtent { through: *through, floor: *floor })).filter(|_| is_order)
     };
     logs.iter().map(read).collect::<Option<LogExtents>>().filter(|extents| extents.len() <= LOGS_MAX)

@@ -39,6 +39,13 @@ impl FixedMachine {
         if self.has_other_rules() {
             return Err(FleetError::RulesDiffer);
         }
+        if !self.has_asked {
+            return Err(FleetError::Away("it asks the others for purges that it missed".to_owned()));
+        }
+        if self.is_stuck(now) {
+            let why = self.take_trouble.clone().unwrap_or_else(|| "it takes too long".to_owned());
+            return Err(FleetError::Away(format!("its store does not apply purges: {why}")));
+        }
         let Some(value) = write_purge(purge) else {
             let texts = purge.scope.texts().len();
             return Err(FleetError::TooLarge(format!("{texts} keys, prefixes or tags")));

@@ -13,27 +13,25 @@ use super::machine::{FixedAction, FixedMachine, PAUSE_MIN, StepBatch};
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// The time from one look at the size of the log to the next.
-const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+const TRIM_INTERVAL: Duration = Duration::from_secs(5);
 
 impl FixedMachine {
     /// Begins the next batch.
     pub(super) fn take_next(&mut self, now: Duration) {
-        if self.batch.is_some() || self.is_rewriting || now < self.take_at || self.is_leaving {
+        let waits = self.batch.is_some() || self.is_rewriting || self.is_trim_due(now);
+        if waits || now < self.take_at || self.is_leaving {
             return;
         }
         let rules = self.begin_rules();
         let first = self.last_place + 1 - self.pending.len() as u64;
         let mut bytes = 0;
-        let size = |step: &FixedStep| match step {
-            FixedStep::Purge(purge) => purge.bytes(),
-            FixedStep::Everything(_) => 64,
-        };
         let fitting = self.pending.iter().take(BATCH_MAX).take_while(|step| {
-            bytes += size(step);
-            bytes <= BATCH_BYTES_MAX || bytes == size(step)
+            bytes += step.bytes();
+            bytes <= BATCH_BYTES_MAX || bytes == step.bytes()
         });
         let count = fitting.count();
         let steps: Vec<FixedStep> = self.pending.drain(..count).collect();
+        self.pending_bytes -= steps.iter().map(FixedStep::bytes).sum::<u64>();
         let rules = steps.iter().fold(rules, |rules, step| match step {
             FixedStep::Purge(logged) => rules.after(&logged.purge),
             FixedStep::Everything(_) => rules.after(&FleetPurge::EVERYTHING),
@@ -75,26 +73,37 @@ impl FixedMachine {
         if batch.steps.iter().any(|step| matches!(step, FixedStep::Purge(purge) if purge.log == own)) {
             self.ask_all(now);
         }
+        if self.pending.is_empty() {
+            self.others.iter_mut().filter(|other| other.is_partial).for_each(|other| other.ask_at = now);
+        }
     }
 
     pub(super) fn on_take_failed(&mut self, now: Duration, number: u64, why: String) {
         let Some(batch) = self.batch.take_if(|batch| batch.number == number) else { return };
+        self.pending_bytes += batch.steps.iter().map(FixedStep::bytes).sum::<u64>();
         batch.steps.into_iter().rev().for_each(|step| self.pending.push_front(step));
         self.take_pause = (self.take_pause * 2).max(PAUSE_MIN).min(self.rules.lease / 4);
         self.take_at = now + self.take_pause;
         self.take_trouble = Some(why);
     }
 
-    pub(super) fn trim(&mut self, now: Duration, now_s: u64) {
-        let age_s = self.rules.log_age_max.as_secs();
+    /// Whether the log is to be made smaller. After a failure the file may have more than the store, so its places are not
+    /// known.
+    fn is_trim_due(&self, now: Duration) -> bool {
         // Not for each purge that becomes too old.
-        let (oldest_s, too_old_s) = (now_s.saturating_sub(age_s), now_s.saturating_sub(age_s + age_s / 8));
-        let is_quiet = self.pending.is_empty() && self.batch.is_none() && !self.is_rewriting;
-        let is_marked = self.mark.fleet == self.identity() && self.mark.revision == self.last_place;
-        if now < self.trim_at || !is_quiet || !is_marked || !self.known.is_large(self.rules.log_bytes_max, too_old_s) {
+        let age_s = self.rules.log_age_max.as_secs();
+        let too_old_s = self.now_s.saturating_sub(age_s + age_s / 8);
+        let is_due = now >= self.trim_at && self.take_trouble.is_none() && self.mark.fleet == self.identity();
+        is_due && self.known.is_large(self.rules.log_bytes_max, too_old_s)
+    }
+
+    /// Makes the log smaller, between two batches.
+    pub(super) fn trim(&mut self, now: Duration) {
+        if self.batch.is_some() || self.is_rewriting || !self.is_trim_due(now) {
             return;
         }
         (self.trim_at, self.is_rewriting) = (now + TRIM_INTERVAL, true);
+        let oldest_s = self.now_s.saturating_sub(self.rules.log_age_max.as_secs());
         self.known.trim(self.rules.log_bytes_max / 4 * 3, oldest_s);
         let steps: Vec<FixedStep> = self.known.kept().cloned().map(FixedStep::Purge).collect();
         let floors = self.known.extents().iter();

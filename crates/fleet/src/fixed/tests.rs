@@ -43,11 +43,9 @@ enum PlantedFault {
     NumbersAgain,
     /// An answer names nobody who is missing.
     NobodyMissing,
-    /// A member that is silent counts as down.
-    SilentIsDown,
 }
 
-const FAULTS: [PlantedFault; 8] = [
+const FAULTS: [PlantedFault; 7] = [
     PlantedFault::ToldBeforeDurable,
     PlantedFault::ServesAtOnce,
     PlantedFault::SaysItServes,
@@ -55,7 +53,6 @@ const FAULTS: [PlantedFault; 8] = [
     PlantedFault::StoreSkipped,
     PlantedFault::NumbersAgain,
     PlantedFault::NobodyMissing,
-    PlantedFault::SilentIsDown,
 ];
 
 /// Random numbers that a seed decides.
@@ -301,10 +298,7 @@ impl MembersWorld {
                         let answer = Box::new(read_message(&bytes).expect("a message"));
                         FixedEvent::Answered { member, asked, answer }
                     }
-                    Err(is_refused) => {
-                        let is_refused = is_refused || self.fault == PlantedFault::SilentIsDown;
-                        FixedEvent::Silent { member, asked, is_refused, why: "silent".to_owned() }
-                    }
+                    Err(is_refused) => FixedEvent::Silent { member, asked, is_refused, why: "silent".to_owned() },
                 };
                 self.event(node, event);
             }

@@ -7,6 +7,7 @@ impl MembersWorld {
         if self.nodes[node].machine.is_some() {
             return;
         }
+        let (fault, new_identity) = (self.fault, u128::from(self.numbers.below(u64::MAX - 1) + 1));
         let (there, is_other_open) = (Some(self.serving_logs()), self.is_other_open(node));
         let own = &mut self.nodes[node];
         own.there = there;
@@ -16,7 +17,11 @@ impl MembersWorld {
         let steps = own.lines.iter().map(|line| read_step(line.trim_ascii_end()).expect("a line")).collect();
         let is_new = own.lines.is_empty() && own.mark == AppliedMark::NONE;
         (own.is_new, own.has_seen_serving) = (is_new, is_other_open);
-        let loaded = LoadedLog { head, steps, is_new };
+        let mut loaded = LoadedLog { head, steps, is_new };
+        if !loaded.fits(own.mark) && fault != PlantedFault::NumbersAgain {
+            loaded = loaded.anew(new_identity);
+            (own.head, own.lines) = (loaded.head.clone(), Vec::new());
+        }
         let fleet_node = FleetNode {
             name: name_of(node),
             address: name_of(node).to_string(),
