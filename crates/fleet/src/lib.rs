@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod configured;
+mod driving;
 pub mod etcd;
 pub mod fixed;
 mod http2;

@@ -19,6 +19,8 @@ const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Durat
 const LOG_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
 /// The most fixed members: each one asks all others.
 const MEMBERS_MAX: usize = 16;
+/// The longest name of a node, which is the address of a fixed member. *Units*: bytes.
+const NAME_MAX: usize = 128;
 /// The most purges that wait for etcd.
 const QUEUE_MAX: u32 = 100_000;
 
@@ -123,6 +125,10 @@ fn members(out: &mut ReadFindings, table: &TableReader<'_>, config: &FleetConfig
     };
     if config.members.iter().enumerate().any(is_twice) {
         out.unfit(place, "`members` has an address twice", "write each address once");
+    }
+    if let Some(long) = config.members.iter().find(|member| member.value.to_string().len() > NAME_MAX) {
+        let help = format!("a member is named by its address, which has at most {NAME_MAX} bytes");
+        out.unfit(place, format!("`{}` is too long", long.value), &help);
     }
     for needed in ["address", "purge-log"].into_iter().filter(|needed| table.get(needed).is_none()) {
         let help = "fixed members need `address`, `cert`, `key`, `ca` and `purge-log`";

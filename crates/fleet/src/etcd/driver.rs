@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nectary_host::clock::since_boot;
@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::calls::{AppendResult, FleetCalls, JoinError, KeepResult, random_u64};
 use super::client::EtcdClient;
+use crate::driving::{self, LEAVE_TIME_MAX, PurgeReply, TICK, WAITING_MAX, now_s};
 use crate::machine::{FleetAction, FleetEvent, FleetMachine};
 use crate::options::{EtcdEndpoint, FleetOptions, TlsFiles};
 use crate::pauses::PauseWatch;
@@ -29,18 +30,12 @@ use crate::records::{FleetKeys, PurgeKey};
 use crate::renewed_tls::RenewedTls;
 use crate::shares::FleetShares;
 
-/// The time from one tick to the next.
-const TICK: Duration = Duration::from_millis(50);
-/// Events and commands that wait for the machine.
-const WAITING_MAX: usize = 256;
 /// The shortest time that a request may take.
 const CALL_TIME_MIN: Duration = Duration::from_millis(500);
-/// How long leaving may take.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What is asked of the driver.
 enum DriverCommand {
-    Purge { purge: FleetPurge, wish: PurgeWish, reply: oneshot::Sender<Result<PurgeOutcome, FleetError>> },
+    Purge { purge: FleetPurge, wish: PurgeWish, reply: PurgeReply },
     Leave(oneshot::Sender<()>),
 }
 
@@ -57,18 +52,8 @@ struct DriverShared {
 }
 
 impl DriverShared {
-    /// Sets what each request reads. With other rules the gate is shut first, so that no request has the times of one and the
-    /// rules of the other.
     fn set_gate(&self, machine: &FleetMachine) {
-        if self.is_leaving.load(Ordering::Acquire) {
-            return self.gate.set_times(Duration::ZERO, Duration::ZERO);
-        }
-        if self.gate.rules() != machine.rules().half() {
-            self.gate.set_times(Duration::ZERO, Duration::ZERO);
-            self.gate.set_rules(machine.rules());
-        }
-        let times = machine.gate();
-        self.gate.set_times(times.member_until, times.serve_until);
+        driving::set_gate(&self.gate, &self.is_leaving, machine.rules(), machine.gate());
     }
 
     fn machine(&self) -> MutexGuard<'_, FleetMachine> {
@@ -132,10 +117,7 @@ impl EtcdFleet {
             tickets: 0,
             pauses: PauseWatch::new(),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| format!("the fleet's thread: {error}"))?;
-        let thread = std::thread::Builder::new().name("nectary-fleet".to_owned());
-        thread.spawn(move || runtime.block_on(driver.run())).map_err(|error| format!("the fleet's thread: {error}"))?;
+        driving::start_thread(move || driver.run())?;
         Ok(Arc::new(EtcdFleet { shared, commands, rules }))
     }
 }
@@ -168,14 +150,7 @@ impl FleetMembership for EtcdFleet {
     }
 
     fn purge(&self, purge: FleetPurge, wish: PurgeWish) -> Later<Result<PurgeOutcome, FleetError>> {
-        let commands = self.commands.clone();
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            if commands.send(DriverCommand::Purge { purge, wish, reply }).await.is_err() {
-                return Err(FleetError::Stopping);
-            }
-            answer.await.unwrap_or_else(|_| Err(FleetError::Unknown("this node stops".to_owned())))
-        })
+        driving::send_purge(self.commands.clone(), move |reply| DriverCommand::Purge { purge, wish, reply })
     }
 
     fn set_rules(&self, rules: RulesHash) {
@@ -193,15 +168,8 @@ impl FleetMembership for EtcdFleet {
     }
 
     fn leave(&self) -> Later<()> {
-        self.shared.is_leaving.store(true, Ordering::Release);
-        self.shared.gate.set_times(Duration::ZERO, Duration::ZERO);
-        let commands = self.commands.clone();
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            if commands.send(DriverCommand::Leave(reply)).await.is_ok() {
-                let _ = timeout(LEAVE_TIME_MAX, answer).await;
-            }
-        })
+        let shut = (&*self.shared.gate, &self.shared.is_leaving);
+        driving::leave(shut, self.commands.clone(), DriverCommand::Leave)
     }
 }
 
@@ -223,7 +191,7 @@ struct FleetDriver {
     rules: watch::Receiver<RulesHash>,
     tasks: JoinSet<()>,
     watching: Option<RunningWatch>,
-    replies: HashMap<u64, oneshot::Sender<Result<PurgeOutcome, FleetError>>>,
+    replies: HashMap<u64, PurgeReply>,
     /// The key and the value of each purge that is not known to be in the log.
     keys: HashMap<u64, (PurgeKey, Bytes)>,
     tickets: u64,
@@ -268,12 +236,7 @@ impl FleetDriver {
         let _ = timeout(LEAVE_TIME_MAX / 2, async { while self.tasks.join_next().await.is_some() {} }).await;
     }
 
-    fn begin_purge(
-        &mut self,
-        purge: FleetPurge,
-        wish: PurgeWish,
-        reply: oneshot::Sender<Result<PurgeOutcome, FleetError>>,
-    ) {
+    fn begin_purge(&mut self, purge: FleetPurge, wish: PurgeWish, reply: PurgeReply) {
         self.tickets += 1;
         self.replies.insert(self.tickets, reply);
         self.take(FleetEvent::PurgeRequested { ticket: self.tickets, purge, wish });
@@ -454,11 +417,6 @@ async fn next_of(watching: &mut Option<RunningWatch>) -> Option<FleetEvent> {
 
 fn note(text: &str) {
     log::write(LogLevel::Warning, "proxy", format_args!("fleet: {text}"));
-}
-
-/// The time in seconds since 1970.
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 #[cfg(test)]

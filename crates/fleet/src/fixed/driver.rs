@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nectary_host::clock::since_boot;
 use nectary_host::fleet::{
@@ -17,32 +17,27 @@ use nectary_host::fleet::{
 use nectary_host::log::{self, LogLevel};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::MissedTickBehavior;
 
 use super::known_logs::FixedStep;
 use super::log_file::FixedLogFile;
 use super::machine::{FixedAction, FixedEvent, FixedMachine};
 use super::messages::{SyncMessage, read_message, write_message};
 use super::peer_client::PeerClient;
+use crate::driving::{self, PurgeReply, TICK, WAITING_MAX, now_s};
 use crate::etcd::random_u64;
 use crate::options::{FleetOptions, MemberAddress, TlsFiles};
 use crate::pauses::PauseWatch;
 use crate::renewed_tls::RenewedTls;
 
-/// The time from one tick to the next.
-const TICK: Duration = Duration::from_millis(50);
-/// Events and commands that wait for the machine.
-const WAITING_MAX: usize = 256;
 /// The shortest time that a request may take.
 const CALL_TIME_MIN: Duration = Duration::from_secs(1);
-/// How long leaving may take.
-const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 /// The word of the one message that there is.
 const SYNC: &str = "sync";
 
 /// What is asked of the driver.
 enum MemberCommand {
-    Purge { purge: FleetPurge, wish: PurgeWish, reply: oneshot::Sender<Result<PurgeOutcome, FleetError>> },
+    Purge { purge: FleetPurge, wish: PurgeWish, reply: PurgeReply },
     Message { message: Box<SyncMessage>, reply: oneshot::Sender<Result<SyncMessage, String>> },
     Leave(oneshot::Sender<()>),
 }
@@ -62,18 +57,8 @@ impl MemberShared {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets what each request reads. With other rules the gate is shut first, so that no request has the times of one and the
-    /// rules of the other.
     fn set_gate(&self, machine: &FixedMachine, now: Duration) {
-        if self.is_leaving.load(Ordering::Acquire) {
-            return self.gate.set_times(Duration::ZERO, Duration::ZERO);
-        }
-        if self.gate.rules() != machine.rules_hash().half() {
-            self.gate.set_times(Duration::ZERO, Duration::ZERO);
-            self.gate.set_rules(machine.rules_hash());
-        }
-        let times = machine.gate(now);
-        self.gate.set_times(times.member_until, times.serve_until);
+        driving::set_gate(&self.gate, &self.is_leaving, machine.rules_hash(), machine.gate(now));
     }
 }
 
@@ -142,10 +127,7 @@ impl FixedFleet {
             tickets: 0,
             pauses: PauseWatch::new(),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| format!("the fleet's thread: {error}"))?;
-        let thread = std::thread::Builder::new().name("nectary-fleet".to_owned());
-        thread.spawn(move || runtime.block_on(driver.run())).map_err(|error| format!("the fleet's thread: {error}"))?;
+        driving::start_thread(move || driver.run())?;
         Ok(Arc::new(FixedFleet { shared, commands, rules }))
     }
 }
@@ -174,14 +156,7 @@ impl FleetMembership for FixedFleet {
     }
 
     fn purge(&self, purge: FleetPurge, wish: PurgeWish) -> Later<Result<PurgeOutcome, FleetError>> {
-        let commands = self.commands.clone();
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            if commands.send(MemberCommand::Purge { purge, wish, reply }).await.is_err() {
-                return Err(FleetError::Stopping);
-            }
-            answer.await.unwrap_or_else(|_| Err(FleetError::Unknown("this node stops".to_owned())))
-        })
+        driving::send_purge(self.commands.clone(), move |reply| MemberCommand::Purge { purge, wish, reply })
     }
 
     fn set_rules(&self, rules: RulesHash) {
@@ -214,15 +189,8 @@ impl FleetMembership for FixedFleet {
     }
 
     fn leave(&self) -> Later<()> {
-        self.shared.is_leaving.store(true, Ordering::Release);
-        self.shared.gate.set_times(Duration::ZERO, Duration::ZERO);
-        let commands = self.commands.clone();
-        Box::pin(async move {
-            let (reply, answer) = oneshot::channel();
-            if commands.send(MemberCommand::Leave(reply)).await.is_ok() {
-                let _ = timeout(LEAVE_TIME_MAX, answer).await;
-            }
-        })
+        let shut = (&*self.shared.gate, &self.shared.is_leaving);
+        driving::leave(shut, self.commands.clone(), MemberCommand::Leave)
     }
 }
 
@@ -237,7 +205,7 @@ struct FixedDriver {
     commands: mpsc::Receiver<MemberCommand>,
     rules: watch::Receiver<RulesHash>,
     tasks: JoinSet<()>,
-    purges: HashMap<u64, oneshot::Sender<Result<PurgeOutcome, FleetError>>>,
+    purges: HashMap<u64, PurgeReply>,
     messages: HashMap<u64, oneshot::Sender<Result<SyncMessage, String>>>,
     tickets: u64,
     pauses: PauseWatch,
@@ -378,9 +346,4 @@ impl FixedDriver {
             let _ = events.send(action.await).await;
         });
     }
-}
-
-/// The time in seconds since 1970.
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

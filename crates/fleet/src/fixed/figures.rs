@@ -17,7 +17,7 @@ impl FixedMachine {
             FleetState::Left
         } else if self.has_other_rules() {
             FleetState::RulesDiffer
-        } else if !self.is_open {
+        } else if !self.returning.is_open {
             FleetState::CatchingUp
         } else {
             FleetState::Member
@@ -120,7 +120,7 @@ impl FixedMachine {
                 );
             }
         }
-        if let Some(trouble) = &self.take_trouble {
+        if let Some(trouble) = &self.taking.trouble {
             add(
                 format!("fleet: {} purges are known here and not applied: {trouble}", self.behind()),
                 "see the store's problems, and whether the disk of `purge-log` can be written",

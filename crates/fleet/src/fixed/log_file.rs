@@ -1,12 +1,12 @@
 //! The file of a node: the purges that it knows, durably.
 //!
-//! Owns: reading it, appending, writing it anew, and its lock. Lines that a crash left unfinished at the end are cut off, as
+//! Owns: reading it, appending, rewriting it, and its lock. Lines that a crash left unfinished at the end are cut off, as
 //! nobody was told of them. A file with other damage, or of another node, is put aside, and the node begins a new one; one
-//! that does not fit to its store is begun anew with what it had. Then everything is purged once. Leaves to others: what the lines mean
+//! that does not fit to its store begins again with what it had. Then everything is purged once. Leaves to others: what the lines mean
 //! (`messages`, `machine`).
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl LoadedLog {
 
     /// A file with another identity that begins where this one ends. The log of this node is a new one, too: how far the
     /// others have the former one is not known.
-    pub fn anew(self, identity: u128) -> LoadedLog {
+    pub fn renewed(self, identity: u128) -> LoadedLog {
         let mut known = KnownLogs::new(self.head.extents.clone());
         self.steps.iter().for_each(|step| known.take(step));
         let head = PurgeLogHead { identity, base: 1, extents: known.extents().clone(), ..self.head };
@@ -54,7 +54,7 @@ impl LoadedLog {
 #[derive(Debug)]
 pub(super) struct FixedLogFile {
     path: PathBuf,
-    /// Stays locked while this is open, also when the file is written anew.
+    /// Stays locked while this is open, also when the file is rewritten.
     _lock: File,
     file: File,
     head: PurgeLogHead,
@@ -67,36 +67,22 @@ pub(super) struct FixedLogFile {
 }
 
 impl FixedLogFile {
-    /// Opens the file of a node, or makes it. One that does not fit to the mark of the store is begun anew. *Errors*: a text
+    /// Opens the file of a node, or makes it. One that does not fit to the mark of the store begins again. *Errors*: a text
     /// that names it.
     pub fn open(path: &Path, node: &NodeName, mark: AppliedMark) -> Result<(FixedLogFile, LoadedLog), String> {
         let failed = |what: &str, error: io::Error| format!("`purge-log` {}: {what}: {error}", path.display());
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             std::fs::create_dir_all(parent).map_err(|error| failed("its directory cannot be made", error))?;
         }
-        let lock_path = with_ending(path, "lock");
-        let lock = OpenOptions::new().create(true).append(true).open(&lock_path);
-        let lock = lock.map_err(|error| failed("its lock cannot be opened", error))?;
-        let begun = Instant::now();
-        loop {
-            match lock.try_lock() {
-                Ok(()) => break,
-                // A process whose place this one takes may be about to end.
-                Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_TIME_MAX => std::thread::sleep(LOCK_PAUSE),
-                Err(TryLockError::WouldBlock) => {
-                    return Err(format!("`purge-log` {}: another process uses it", path.display()));
-                }
-                Err(TryLockError::Error(error)) => return Err(failed("it cannot be locked", error)),
-            }
-        }
-        let mut bytes = Vec::new();
-        match File::open(path) {
-            Ok(mut file) => {
-                file.read_to_end(&mut bytes).map_err(|error| failed("it cannot be read", error))?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("it cannot be opened", error)),
-        }
+        let lock = locked(&with_ending(path, "lock")).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => format!("`purge-log` {}: another process uses it", path.display()),
+            _ => failed("it cannot be locked", error),
+        })?;
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(failed("it cannot be read", error)),
+        };
         let new_identity = || (u128::from(random_u64()) << 64 | u128::from(random_u64())).max(1);
         let made = |error| failed("it cannot be made", error);
         let (loaded, file, whole) = match read_file(&bytes, node, mark) {
@@ -105,8 +91,8 @@ impl FixedLogFile {
                 (loaded, file.map_err(|error| failed("it cannot be opened", error))?, whole)
             }
             Some((loaded, _)) => {
-                let loaded = loaded.anew(new_identity());
-                let (file, whole) = write_anew(path, &loaded.head, &[]).map_err(made)?;
+                let loaded = loaded.renewed(new_identity());
+                let (file, whole) = write_new(path, &loaded.head, &[]).map_err(made)?;
                 (loaded, file, whole)
             }
             None => {
@@ -123,7 +109,7 @@ impl FixedLogFile {
                 let identity = new_identity();
                 // A revision of 0 would be none.
                 let head = PurgeLogHead { identity, node: node.clone(), base: 1, extents: LogExtents::new() };
-                let (file, whole) = write_anew(path, &head, &[]).map_err(made)?;
+                let (file, whole) = write_new(path, &head, &[]).map_err(made)?;
                 (LoadedLog { head, steps: Vec::new(), is_new: true }, file, whole)
             }
         };
@@ -166,15 +152,28 @@ impl FixedLogFile {
         Ok(())
     }
 
-    /// Writes the file anew, with these steps up to the last place.
+    /// Rewrites the file with these steps up to the last place.
     ///
     /// *Durability*: that of the former one, until the next append. *Errors*: the former one stays.
     pub fn rewrite(&mut self, extents: LogExtents, steps: &[FixedStep]) -> io::Result<()> {
         let base = self.last.saturating_sub(steps.len() as u64);
         let head = PurgeLogHead { base, extents, ..self.head.clone() };
-        (self.file, self.bytes) = write_anew(&self.path, &head, steps)?;
+        (self.file, self.bytes) = write_new(&self.path, &head, steps)?;
         (self.head, self.must_sync_folder) = (head, true);
         Ok(())
+    }
+}
+
+/// Locks a file, which is made if it is absent. *Errors*: `WouldBlock` if another process has it.
+fn locked(path: &Path) -> io::Result<File> {
+    let (file, begun) = (OpenOptions::new().create(true).append(true).open(path)?, Instant::now());
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            // A process whose place this one takes may be about to end.
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_TIME_MAX => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -199,7 +198,7 @@ fn read_file(bytes: &[u8], node: &NodeName, mark: AppliedMark) -> Option<(Loaded
 }
 
 /// Writes a file beside its place, and then puts it there; returns it and its length. Its place is not durable yet.
-fn write_anew(path: &Path, head: &PurgeLogHead, steps: &[FixedStep]) -> io::Result<(File, u64)> {
+fn write_new(path: &Path, head: &PurgeLogHead, steps: &[FixedStep]) -> io::Result<(File, u64)> {
     let beside = with_ending(path, "new");
     let mut bytes = write_head(head);
     steps.iter().for_each(|step| bytes.extend_from_slice(&write_step(step)));

@@ -1,8 +1,8 @@
 //! The rules of fixed members: a state machine without I/O, clock or randomness.
 //!
 //! Owns: what is told to whom, and when this node may serve. Events and the time go in, actions come out
-//! ([`FixedMachine::on_event`]); a driver does them, and reports each of them with an event. Its parts are `requests` and
-//! `taking`.
+//! ([`FixedMachine::on_event`]); a driver does them, and reports each of them with an event. Its parts are `requests`,
+//! `returning` and `taking`.
 //!
 //! # Invariants
 //! 1. **Told is durable.** What a node says that it has is in its file, and applied by its store.
@@ -26,13 +26,13 @@ use nectary_host::fleet::{
 use super::known_logs::{FixedPurge, FixedStep, KnownLogs, LOGS_MAX, LogExtents, covers};
 use super::log_file::LoadedLog;
 use super::messages::{PURGES_BYTES_MAX, SyncMessage, members_hash};
+use super::returning::{ReturnAnswer, ReturnPart};
+use super::taking::TakePart;
 use crate::machine::{FleetRules, GateTimes};
 use crate::purge_bucket::PurgeBucket;
 
 /// The first pause after a failure; each further one is twice as long, up to a quarter of a lease.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// After so many leases a node that returns waits no longer for the others.
-const RETURN_LEASES: u32 = 6;
 /// The most bytes of steps that wait to be taken, about, but for those of this node's own purges.
 const PENDING_BYTES_MAX: u64 = 16 << 20;
 /// As many bytes of purges as the log may have are accepted in this time.
@@ -55,7 +55,7 @@ pub(super) enum FixedEvent {
     Taken { batch: u64 },
     /// A batch is not durable.
     TakeFailed { batch: u64, why: String },
-    /// The file was written anew, or that has failed.
+    /// The file was rewritten, or that has failed.
     Rewritten,
     /// Somebody wants to purge.
     PurgeRequested { ticket: u64, purge: FleetPurge, wish: PurgeWish, now_s: u64 },
@@ -75,23 +75,12 @@ pub(super) enum FixedAction {
     /// Append steps to the file, of which the first has this place, make their purges, and then note the mark. Ends with
     /// `Taken` or `TakeFailed`.
     Take { batch: u64, first: u64, steps: Vec<FixedStep>, mark: AppliedMark },
-    /// Write the file anew with these steps at its end. Ends with `Rewritten`.
+    /// Rewrite the file with these steps at its end. Ends with `Rewritten`.
     Rewrite { extents: LogExtents, steps: Vec<FixedStep> },
     /// Answer a request.
     Answer { ticket: u64, result: Result<PurgeOutcome, FleetError> },
     /// Write a line for the operator.
     Note(String),
-}
-
-/// What is known of how a member stands to what this node may have missed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReturnAnswer {
-    /// It has not answered since this node came.
-    None,
-    /// It is known to be down.
-    Down,
-    /// This node has all that it has.
-    Asked { serves: bool },
 }
 
 /// Another member.
@@ -115,7 +104,7 @@ pub(super) struct OtherMember {
     is_asking: bool,
     pub(super) ask_at: Duration,
     pause: Duration,
-    returned: ReturnAnswer,
+    pub(super) returned: ReturnAnswer,
 }
 
 /// A purge whose caller waits.
@@ -124,14 +113,6 @@ pub(super) struct UnconfirmedPurge {
     pub wish: PurgeWish,
     pub deadline: Duration,
     pub number: u64,
-}
-
-/// A batch that is being taken.
-#[derive(Debug)]
-pub(super) struct StepBatch {
-    pub number: u64,
-    pub steps: Vec<FixedStep>,
-    pub mark: AppliedMark,
 }
 
 /// What this process has done.
@@ -157,34 +138,13 @@ pub(super) struct FixedMachine {
     pub(super) others: Vec<OtherMember>,
     pub(super) view: Arc<FleetView>,
     pub(super) known: KnownLogs,
-    pub(super) pending: VecDeque<FixedStep>,
-    pub(super) pending_bytes: u64,
+    pub(super) taking: TakePart,
     /// What is known, and what waits.
     pub(super) queued: LogExtents,
     /// The place of the last step that was queued.
     pub(super) last_place: u64,
     pub(super) mark: AppliedMark,
-    pub(super) batch: Option<StepBatch>,
-    pub(super) batches: u64,
-    pub(super) take_at: Duration,
-    pub(super) take_pause: Duration,
-    /// When a batch last ended, or was begun while there was none.
-    pub(super) moved: Duration,
-    pub(super) take_trouble: Option<String>,
-    /// Whether this node has what it missed.
-    pub(super) is_open: bool,
-    /// Whether it has never been a member.
-    is_new: bool,
-    /// Whether it has asked since its process began, so that it knows the numbers of its own purges.
-    pub(super) has_asked: bool,
-    /// Whether it can say what others have missed: it was told by one that can, or by all.
-    knows: bool,
-    /// When it last learnt something as it returned.
-    learnt: Duration,
-    /// Since when it has been returning.
-    came: Duration,
-    /// The place that must be taken before it serves.
-    must_reach: Option<u64>,
+    pub(super) returning: ReturnPart,
     pub(super) last_event: Duration,
     /// Members that wait for an answer: the ticket, the place that must be taken before, and what they have.
     replies: Vec<(u64, u64, LogExtents)>,
@@ -193,9 +153,8 @@ pub(super) struct FixedMachine {
     pub(super) waiting: BTreeMap<u64, UnconfirmedPurge>,
     pub(super) counted: PurgeBucket,
     pub(super) sized: PurgeBucket,
-    pub(super) trim_at: Duration,
+    /// The time of the day, by the last tick. *Units*: seconds since 1970.
     pub(super) now_s: u64,
-    pub(super) is_rewriting: bool,
     pub(super) counts: FixedCounts,
     pub(super) actions: Vec<FixedAction>,
     pub(super) is_leaving: bool,
@@ -242,9 +201,7 @@ impl FixedMachine {
         let mut machine = FixedMachine {
             counted: PurgeBucket::new(u64::from(count), period),
             sized: PurgeBucket::new(rules.log_bytes_max.max(1 << 20), SIZE_PERIOD),
-            trim_at: now,
             now_s: 0,
-            is_rewriting: false,
             rules,
             serve_limit,
             fleet,
@@ -253,25 +210,12 @@ impl FixedMachine {
             others,
             view: Arc::new(FleetView::default()),
             known,
-            pending_bytes: pending.iter().map(FixedStep::bytes).sum(),
-            pending,
+            taking: TakePart::new(now, pending),
             queued: queued.extents().clone(),
             last_place: last,
             mark: if is_of_file { mark } else { AppliedMark::NONE },
             own,
-            batch: None,
-            batches: 0,
-            take_at: now,
-            take_pause: Duration::ZERO,
-            moved: now,
-            take_trouble: None,
-            is_open: false,
-            is_new: is_new && mark == AppliedMark::NONE,
-            has_asked: false,
-            knows: false,
-            learnt: now,
-            came: now,
-            must_reach: None,
+            returning: ReturnPart::new(now, is_new && mark == AppliedMark::NONE),
             last_event: now,
             replies: Vec::new(),
             last_asked: BTreeMap::new(),
@@ -282,7 +226,7 @@ impl FixedMachine {
         };
         if !is_fit {
             machine.purge_everything(LogExtents::new(), "its store does not fit to its `purge-log`");
-            machine.must_reach = Some(machine.last_place);
+            machine.returning.must_reach = Some(machine.last_place);
         }
         machine.remake_view(now);
         machine
@@ -309,7 +253,7 @@ impl FixedMachine {
             FixedEvent::Asked { ticket, message } => self.on_asked(now, ticket, *message),
             FixedEvent::Taken { batch } => self.on_taken(now, batch),
             FixedEvent::TakeFailed { batch, why } => self.on_take_failed(now, batch, why),
-            FixedEvent::Rewritten => (self.is_rewriting, self.moved) = (false, now),
+            FixedEvent::Rewritten => (self.taking.is_rewriting, self.taking.moved) = (false, now),
             FixedEvent::PurgeRequested { ticket, purge, wish, now_s } => {
                 self.on_purge_requested(now, ticket, purge, wish, now_s);
             }
@@ -330,7 +274,7 @@ impl FixedMachine {
 
     /// Until when this node may serve. The driver sets the gate before it does an action.
     pub fn gate(&self, now: Duration) -> GateTimes {
-        let is_shut = self.is_leaving || !self.is_open || self.has_other_rules() || self.is_stuck(now);
+        let is_shut = self.is_leaving || !self.returning.is_open || self.has_other_rules() || self.is_stuck(now);
         if is_shut || !self.mark.rules.fits(self.own.rules) {
             return GateTimes::default();
         }
@@ -339,7 +283,7 @@ impl FixedMachine {
         let Some(limit) = self.serve_limit else {
             return GateTimes { member_until: running_until, serve_until: running_until };
         };
-        let heard = self.others.iter().map(|other| other.heard.unwrap_or(self.came)).min().unwrap_or(now);
+        let heard = self.others.iter().map(|other| other.heard.unwrap_or(self.returning.came)).min().unwrap_or(now);
         let member_until = running_until.min(heard + self.rules.lease);
         GateTimes { member_until, serve_until: running_until.min((heard + limit).max(member_until)) }
     }
@@ -347,12 +291,6 @@ impl FixedMachine {
     /// The rules of this node, by which the gate counts.
     pub fn rules_hash(&self) -> RulesHash {
         self.own.rules
-    }
-
-    /// Whether the store has not taken a batch for as long as a lease, although steps wait.
-    pub fn is_stuck(&self, now: Duration) -> bool {
-        let waits = self.batch.is_some() || (!self.pending.is_empty() && !self.is_rewriting);
-        waits && now > self.moved + self.rules.lease
     }
 
     /// Whether the rules of this node are not those of most nodes.
@@ -363,11 +301,6 @@ impl FixedMachine {
     /// Whether a member was heard in a lease.
     pub fn is_living(&self, other: &OtherMember, now: Duration) -> bool {
         !other.is_down && other.heard.is_some_and(|heard| now < heard + self.rules.lease)
-    }
-
-    /// Steps that are known and not taken.
-    pub fn behind(&self) -> u64 {
-        (self.pending.len() + self.batch.as_ref().map_or(0, |batch| batch.steps.len())) as u64
     }
 
     /// What is known, also what waits.
@@ -384,82 +317,6 @@ impl FixedMachine {
         self.identity as u64
     }
 
-    /// This node has to ask the others before it serves.
-    fn begin_return(&mut self, now: Duration) {
-        if self.is_open {
-            self.counts.cuts += 1;
-            self.note("fleet: this node stood still: it asks the others for purges before it serves");
-        }
-        (self.is_open, self.came, self.learnt, self.must_reach, self.knows) = (false, now, now, None, false);
-        self.others.iter_mut().for_each(|other| other.returned = ReturnAnswer::None);
-        self.ask_all(now);
-    }
-
-    /// Decides whether this node has what it missed.
-    fn turn_return(&mut self, now: Duration) {
-        if self.is_leaving {
-            return;
-        }
-        let has_all = self.others.iter().all(|other| matches!(other.returned, ReturnAnswer::Asked { .. }));
-        let has_one = self.others.iter().any(|other| other.returned == ReturnAnswer::Asked { serves: true });
-        self.knows |= self.is_open && has_all;
-        if self.is_open {
-            return;
-        }
-        if self.must_reach.is_none() {
-            let mut answers = self.others.iter().map(|other| other.returned);
-            let is_silence_long = now >= self.came + self.rules.lease;
-            let is_known = |answer| match answer {
-                ReturnAnswer::Asked { .. } | ReturnAnswer::Down => true,
-                ReturnAnswer::None => is_silence_long,
-            };
-            // A store without a fleet has missed none of its purges that these others do not know.
-            if has_all || ((has_one || self.is_new) && answers.all(is_known)) {
-                self.must_reach = Some(self.last_place);
-                self.knows = has_all || has_one;
-            } else if now >= self.learnt + self.rules.lease * RETURN_LEASES {
-                self.purge_everything(LogExtents::new(), "no node could say what purges it missed");
-                self.must_reach = Some(self.last_place);
-            }
-        }
-        self.has_asked |= self.must_reach.is_some();
-        let place = if self.mark.fleet == self.identity { self.mark.revision } else { 0 };
-        if self.must_reach.is_some_and(|must| must <= place) && self.mark.rules.fits(self.own.rules) {
-            (self.is_open, self.is_new) = (true, false);
-            self.ask_all(now);
-        }
-    }
-
-    /// Queues a step.
-    pub(super) fn queue(&mut self, step: FixedStep) {
-        match &step {
-            FixedStep::Purge(purge) => self.queued.entry(purge.log).or_default().through = purge.number,
-            FixedStep::Everything(extents) => {
-                for (log, other) in extents {
-                    let own = self.queued.entry(*log).or_default();
-                    own.through = own.through.max(other.through);
-                }
-            }
-        }
-        if self.pending.is_empty() && self.batch.is_none() {
-            self.moved = self.last_event;
-        }
-        self.last_place += 1;
-        self.pending_bytes += step.bytes();
-        self.pending.push_back(step);
-    }
-
-    /// Purges everything in place of what was missed up to these extents.
-    pub(super) fn purge_everything(&mut self, mut extents: LogExtents, why: &str) {
-        for (log, own) in &self.queued {
-            let other = extents.entry(*log).or_default();
-            other.through = other.through.max(own.through);
-        }
-        self.queue(FixedStep::Everything(extents));
-        self.counts.everything_purged += 1;
-        self.note(format!("fleet: this node purges everything: {why}"));
-    }
-
     /// Takes what a member has, and this node lacks.
     fn learn(&mut self, message: &SyncMessage) {
         let new = message.extents.keys().chain(message.purges.iter().map(|purge| &purge.log));
@@ -473,7 +330,7 @@ impl FixedMachine {
         }
         // A store that stands still does not fill the memory: the others keep what is not taken.
         for purge in &message.purges {
-            if self.pending_bytes > PENDING_BYTES_MAX {
+            if self.taking.pending_bytes > PENDING_BYTES_MAX {
                 return;
             }
             if purge.number == through(&self.queued, &purge.log) + 1 {
@@ -488,7 +345,7 @@ impl FixedMachine {
             fleet: self.fleet.clone(),
             members: self.members,
             node: self.own.clone(),
-            serves: self.is_open && self.knows,
+            serves: self.returning.is_open && self.returning.knows,
             extents: self.known.extents().clone(),
             purges,
         }
@@ -517,13 +374,13 @@ impl FixedMachine {
         other.ask_at = if lacks { now } else { now + self.rules.lease / 4 };
         other.is_partial = !is_whole;
         if self.last_place > before && answer.serves {
-            self.learnt = now;
+            self.returning.learnt = now;
         }
         if !is_whole {
             // What is left comes when that is taken.
             return;
         }
-        if asked >= self.came {
+        if asked >= self.returning.came {
             other.returned = ReturnAnswer::Asked { serves: answer.serves };
         }
     }
@@ -554,7 +411,7 @@ impl FixedMachine {
         other.trouble = Some(why);
         if is_refused && other.heard.is_none_or(|heard| heard <= asked) {
             other.is_down = true;
-            if asked >= self.came && other.returned == ReturnAnswer::None {
+            if asked >= self.returning.came && other.returned == ReturnAnswer::None {
                 other.returned = ReturnAnswer::Down;
             }
         }

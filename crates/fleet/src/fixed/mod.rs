@@ -18,6 +18,7 @@ mod machine;
 mod messages;
 mod peer_client;
 mod requests;
+mod returning;
 mod taking;
 #[cfg(test)]
 mod tests;

@@ -39,11 +39,11 @@ impl FixedMachine {
         if self.has_other_rules() {
             return Err(FleetError::RulesDiffer);
         }
-        if !self.has_asked {
+        if !self.returning.has_asked {
             return Err(FleetError::Away("it asks the others for purges that it missed".to_owned()));
         }
         if self.is_stuck(now) {
-            let why = self.take_trouble.clone().unwrap_or_else(|| "it takes too long".to_owned());
+            let why = self.taking.trouble.clone().unwrap_or_else(|| "it takes too long".to_owned());
             return Err(FleetError::Away(format!("its store does not apply purges: {why}")));
         }
         let Some(value) = write_purge(purge) else {

@@ -54,7 +54,7 @@ fn purge_log_survives_torn_ends() {
     }
     let (mut file, loaded) = FixedLogFile::open(&path, &name_of(0), AppliedMark::NONE).expect("the file");
     let kept = LogExtents::from([(7, LogExtent { through: 2, floor: 2 })]);
-    file.rewrite(kept.clone(), &[step(3)]).expect("written anew");
+    file.rewrite(kept.clone(), &[step(3)]).expect("rewritten");
     file.append(5, &[step(4)]).expect("appended");
     drop(file);
     let mark = mark_of(loaded.head.identity, 5);
@@ -63,9 +63,9 @@ fn purge_log_survives_torn_ends() {
     assert_eq!(again.steps, [step(3), step(4)]);
     drop(file);
     // A store that has made more than the file says.
-    let (_, anew) = FixedLogFile::open(&path, &name_of(0), mark_of(loaded.head.identity, 6)).expect("the file");
-    assert!(anew.head.identity != loaded.head.identity && anew.steps.is_empty() && !anew.is_new);
-    assert_eq!(anew.head.extents.get(&7).map(|extent| extent.through), Some(4));
+    let (_, renewed) = FixedLogFile::open(&path, &name_of(0), mark_of(loaded.head.identity, 6)).expect("the file");
+    assert!(renewed.head.identity != loaded.head.identity && renewed.steps.is_empty() && !renewed.is_new);
+    assert_eq!(renewed.head.extents.get(&7).map(|extent| extent.through), Some(4));
 }
 
 #[test]

@@ -19,7 +19,7 @@ impl MembersWorld {
         (own.is_new, own.has_seen_serving) = (is_new, is_other_open);
         let mut loaded = LoadedLog { head, steps, is_new };
         if !loaded.fits(own.mark) && fault != PlantedFault::NumbersAgain {
-            loaded = loaded.anew(new_identity);
+            loaded = loaded.renewed(new_identity);
             (own.head, own.lines) = (loaded.head.clone(), Vec::new());
         }
         let fleet_node = FleetNode {
