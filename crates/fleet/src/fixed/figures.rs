@@ -12,9 +12,11 @@ use super::machine::{FixedMachine, OtherMember};
 
 impl FixedMachine {
     /// What this node is doing.
-    fn state(&self) -> FleetState {
+    fn state(&self, now: Duration) -> FleetState {
         if self.is_leaving {
             FleetState::Left
+        } else if self.is_stuck(now) {
+            FleetState::Away
         } else if self.has_other_rules() {
             FleetState::RulesDiffer
         } else if !self.returning.is_open {
@@ -27,17 +29,19 @@ impl FixedMachine {
     /// The figures. Revisions are numbers of purges: the sum over all logs.
     pub fn figures(&self, now: Duration) -> FleetFigures {
         let gate = self.gate(now);
-        let left_ms = |until: Duration| u64::try_from(until.saturating_sub(now).as_millis()).unwrap_or(u64::MAX);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let left_ms = |until: Duration| ms(until.saturating_sub(now));
         let (log_purges, log_bytes) = self.known.totals();
         FleetFigures {
             identity: format!("{:032x}", self.identity()),
             node: self.own.name.to_string(),
-            state: self.state(),
+            state: self.state(now),
             nodes: self.node_figures(now),
             view: self.view.number,
             applied: count(self.known.extents()),
             newest_purge: count(self.queued()),
             purges_behind: self.behind(),
+            behind_ms: if self.behind() == 0 { 0 } else { ms(now.saturating_sub(self.taking.moved)) },
             log_purges,
             log_bytes,
             floor: self.known.extents().values().map(|extent| extent.floor).sum(),
@@ -84,7 +88,7 @@ impl FixedMachine {
     fn problems(&self, now: Duration) -> Vec<PartProblem> {
         let mut problems = Vec::new();
         let mut add = |what: String, remedy: &str| problems.push(PartProblem { what, remedy: remedy.to_owned() });
-        match self.state() {
+        match self.state(now) {
             FleetState::RulesDiffer => add(
                 "fleet: the rules that make keys differ here from those of most nodes".to_owned(),
                 "give all nodes the same sites and routes, and reload them",

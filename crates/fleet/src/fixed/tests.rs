@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use nectary_host::fleet::{
-    AppliedMark, FleetNode, FleetPurge, NodeName, PurgeOutcome, PurgeScope, PurgeWish, RulesHash, RulesRecord,
+    AppliedMark, FleetError, FleetNode, FleetPurge, FleetState, NodeName, PurgeOutcome, PurgeScope, PurgeWish,
+    RulesHash, RulesRecord,
 };
 
 use super::known_logs::{FixedStep, LogExtents};
@@ -528,4 +529,44 @@ fn planted_faults_of_members_are_seen() {
         eprintln!("{fault:?}: seen with seed {seen:?}");
         assert!(seen.is_some(), "{fault:?} is not seen");
     }
+}
+
+/// A store that takes nothing: the node says so, takes no purges, and does not serve.
+#[test]
+fn stuck_store_shuts_the_node() {
+    let mut world = MembersWorld::new(1, PlantedFault::None);
+    world.queue.clear();
+    world.start(0);
+    let at = |ms: u64| Duration::from_millis(ms);
+    let machine = world.nodes[0].machine.as_mut().expect("it runs");
+    let silent = |member| FixedEvent::Silent { member, asked: at(1000), is_refused: true, why: String::new() };
+    let batch_of = |actions: Vec<FixedAction>| {
+        actions.into_iter().find_map(|action| match action {
+            FixedAction::Take { batch, .. } => Some(batch),
+            _ => None,
+        })
+    };
+    machine.on_event(at(1000), silent(0));
+    let mark = batch_of(machine.on_event(at(1000), silent(1)));
+    let mark = mark.unwrap_or(1);
+    machine.on_event(at(1010), FixedEvent::Taken { batch: mark });
+    assert!(machine.gate(at(1010)).member_until > at(1010), "it serves");
+    let purge = FleetPurge::EVERYTHING;
+    let asked = FixedEvent::PurgeRequested { ticket: 1, purge: purge.clone(), wish: PurgeWish::Applied, now_s: 1 };
+    let mut batch = batch_of(machine.on_event(at(1020), asked)).expect("a batch");
+    for ms in (1100..1100 + 2 * LEASE_MS).step_by(100) {
+        let failed = FixedEvent::TakeFailed { batch, why: "full".to_owned() };
+        let begun = batch_of(machine.on_event(at(ms), failed));
+        batch =
+            begun.or_else(|| batch_of(machine.on_event(at(ms + 50), FixedEvent::Tick { now_s: 1 }))).unwrap_or(batch);
+    }
+    let now = at(1100 + 2 * LEASE_MS);
+    assert_eq!(machine.gate(now).member_until, Duration::ZERO);
+    let figures = machine.figures(now);
+    assert_eq!((figures.state, figures.purges_behind), (FleetState::Away, 1));
+    assert!(figures.behind_ms >= LEASE_MS && figures.problems.iter().any(|it| it.what.contains("full")));
+    let asked = FixedEvent::PurgeRequested { ticket: 2, purge, wish: PurgeWish::Applied, now_s: 1 };
+    let refused =
+        |action: &FixedAction| matches!(action, FixedAction::Answer { ticket: 2, result: Err(FleetError::Away(_)) });
+    assert!(machine.on_event(now, asked).iter().any(refused));
 }
