@@ -14,6 +14,8 @@
 //!    spoken with all others.
 //! 4. **Applied.** A purge is applied when each member has said that it has it. An answer names those that have not.
 //! 5. **Keys have rules**, as in a fleet by etcd.
+//!
+//! *Circle*: [`FixedMachine`] has a field of each part, and the parts add methods to it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
