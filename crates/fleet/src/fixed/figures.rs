@@ -124,7 +124,8 @@ impl FixedMachine {
                 );
             }
         }
-        if let Some(trouble) = &self.taking.trouble {
+        let silence = self.is_stuck(now).then(|| "the store or the file does not answer".to_owned());
+        if let Some(trouble) = self.taking.trouble.clone().or(silence) {
             add(
                 format!("fleet: {} purges are known here and not applied: {trouble}", self.behind()),
                 "see the store's problems, and whether the disk of `purge-log` can be written",

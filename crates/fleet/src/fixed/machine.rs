@@ -17,7 +17,7 @@
 //!
 //! *Circle*: [`FixedMachine`] has a field of each part, and the parts add methods to it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ pub(super) struct OtherMember {
     pub node: Option<FleetNode>,
     /// When the last request was sent that it answered, or its own one came.
     pub heard: Option<Duration>,
+    /// When it last answered, if only in part.
+    pub(super) answered: Option<Duration>,
     /// Whether it has refused a connection since.
     is_down: bool,
     /// Whether it has more than its last answer brought.
@@ -177,6 +179,7 @@ impl FixedMachine {
             name: name.clone(),
             node: None,
             heard: None,
+            answered: None,
             is_down: false,
             is_partial: false,
             extents: LogExtents::new(),
@@ -212,7 +215,7 @@ impl FixedMachine {
             others,
             view: Arc::new(FleetView::default()),
             known,
-            taking: TakePart::new(now, pending),
+            taking: TakePart::new(now, pending, last),
             queued: queued.extents().clone(),
             last_place: last,
             mark: if is_of_file { mark } else { AppliedMark::NONE },
@@ -321,9 +324,10 @@ impl FixedMachine {
 
     /// Takes what a member has, and this node lacks.
     fn learn(&mut self, message: &SyncMessage) {
-        let new = message.extents.keys().chain(message.purges.iter().map(|purge| &purge.log));
-        let new = new.filter(|log| !self.queued.contains_key(log)).count();
-        if self.queued.len() + new > LOGS_MAX {
+        let named = message.extents.keys().chain(message.purges.iter().map(|purge| &purge.log));
+        // This node's own log needs a place, too.
+        let logs: BTreeSet<u64> = named.chain(self.queued.keys()).copied().chain([self.own_log()]).collect();
+        if logs.len() > LOGS_MAX {
             return self.note("fleet: a message of another node names too many logs, and is not taken");
         }
         let through = |queued: &LogExtents, log: &u64| queued.get(log).map_or(0, |extent| extent.through);
@@ -363,7 +367,7 @@ impl FixedMachine {
             return;
         }
         other.heard = other.heard.max(Some(asked));
-        other.is_down = false;
+        (other.answered, other.is_down) = (Some(now), false);
         other.trouble = None;
         self.note_member(member, &answer);
         let before = self.last_place;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::known_logs::LogExtents;
-use super::machine::FixedMachine;
+use super::machine::{FixedMachine, OtherMember};
 
 /// After so many leases a node that returns waits no longer for the others.
 const RETURN_LEASES: u32 = 6;
@@ -73,14 +73,14 @@ impl FixedMachine {
             return;
         }
         if self.returning.must_reach.is_none() {
-            let mut answers = self.others.iter().map(|other| other.returned);
-            let is_silence_long = now >= self.returning.came + self.rules.lease;
-            let is_known = |answer| match answer {
+            let is_known = |other: &OtherMember| match other.returned {
                 ReturnAnswer::Asked { .. } | ReturnAnswer::Down => true,
-                ReturnAnswer::None => is_silence_long,
+                // It may have answered in part.
+                ReturnAnswer::None => now >= other.answered.max(Some(self.returning.came)).unwrap_or(now) + self.rules.lease,
             };
+            let are_known = self.others.iter().all(is_known);
             // A store without a fleet has missed none of its purges that these others do not know.
-            if has_all || ((has_one || self.returning.is_new) && answers.all(is_known)) {
+            if has_all || ((has_one || self.returning.is_new) && are_known) {
                 self.returning.must_reach = Some(self.last_place);
                 self.returning.knows = has_all || has_one;
             } else if now >= self.returning.learnt + self.rules.lease * RETURN_LEASES {

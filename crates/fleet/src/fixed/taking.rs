@@ -38,11 +38,13 @@ pub(super) struct TakePart {
     pub trouble: Option<String>,
     trim_at: Duration,
     pub is_rewriting: bool,
+    /// The place of the last step that the file had at the start.
+    loaded: u64,
 }
 
 impl TakePart {
-    /// Begins with steps of the file that the store has not made.
-    pub fn new(now: Duration, pending: VecDeque<FixedStep>) -> TakePart {
+    /// Begins with steps of the file that the store has not made. The last one of the file has the place `loaded`.
+    pub fn new(now: Duration, pending: VecDeque<FixedStep>, loaded: u64) -> TakePart {
         TakePart {
             pending_bytes: pending.iter().map(FixedStep::bytes).sum(),
             pending,
@@ -54,6 +56,7 @@ impl TakePart {
             trouble: None,
             trim_at: now,
             is_rewriting: false,
+            loaded,
         }
     }
 }
@@ -61,7 +64,7 @@ impl TakePart {
 impl FixedMachine {
     /// Whether the store has not taken a batch for as long as a lease, although steps wait.
     pub(super) fn is_stuck(&self, now: Duration) -> bool {
-        let waits = self.taking.batch.is_some() || (!self.taking.pending.is_empty() && !self.taking.is_rewriting);
+        let waits = self.taking.batch.is_some() || !self.taking.pending.is_empty();
         waits && now > self.taking.moved + self.rules.lease
     }
 
@@ -125,6 +128,9 @@ impl FixedMachine {
         if steps.is_empty() && mark == self.mark {
             return;
         }
+        if steps.is_empty() {
+            self.taking.moved = now;
+        }
         self.taking.batches += 1;
         let batch = self.taking.batches;
         self.taking.batch = Some(StepBatch { number: batch, steps: steps.clone(), mark });
@@ -171,14 +177,15 @@ impl FixedMachine {
         self.taking.trouble = Some(why);
     }
 
-    /// Whether the log is to be made smaller. After a failure the file may have more than the store, so its places are not
-    /// known.
+    /// Whether the log is to be made smaller. After a failure, and at the start, the file may have more than the store, so its
+    /// places are not known.
     fn is_trim_due(&self, now: Duration) -> bool {
         // Not for each purge that becomes too old.
         let age_s = self.rules.log_age_max.as_secs();
         let too_old_s = self.now_s.saturating_sub(age_s + age_s / 8);
-        let is_due = now >= self.taking.trim_at && self.taking.trouble.is_none() && self.mark.fleet == self.identity();
-        is_due && self.known.is_large(self.rules.log_bytes_max, too_old_s)
+        let is_due = now >= self.taking.trim_at && self.taking.trouble.is_none();
+        let is_as_the_file = self.mark.fleet == self.identity() && self.mark.revision >= self.taking.loaded;
+        is_due && is_as_the_file && self.known.is_large(self.rules.log_bytes_max, too_old_s)
     }
 
     /// Makes the log smaller, between two batches.

@@ -20,6 +20,7 @@ use crate::machine::FleetRules;
 
 mod files;
 mod processes;
+mod single;
 
 const NODES: usize = 3;
 const LEASE_MS: u64 = 2000;
