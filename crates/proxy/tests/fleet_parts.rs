@@ -173,8 +173,10 @@ async fn parts_of_two_nodes_never_mix() {
     assert!(b.get("/x").await.body == new);
     let reply = a.get("/x").await;
     assert!(!reply.is_complete && reply.body.len() <= PART && old.starts_with(&reply.body), "bytes of two bodies");
+    let count = from.count();
     let reply = a.get("/x").await;
     assert!(reply.is_complete && reply.body == new && reply.header("etag") == "\"new\"");
+    assert_eq!(from.count(), count, "the owner has all parts of the new body");
     // The node's part is newer than those of the owner, which validates them.
     from.now("/y", OriginScript::range(&[FRESH, "etag: \"old\""], &old));
     assert!(b.get("/y").await.body == old);
@@ -184,6 +186,31 @@ async fn parts_of_two_nodes_never_mix() {
     a.member.set_owners(&[("b", b.peer()), ("a", a.peer())]);
     let reply = a.get("/y").await;
     assert!(reply.is_complete && reply.body == new, "{} bytes", reply.body.len());
+}
+
+/// A node meets a change of the body of which the owner has older parts, too: these are validated, and nothing else is
+/// fetched again.
+#[tokio::test]
+async fn former_parts_of_owners_are_validated() {
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-gone"));
+    let [a, b, c] = with_parts(&fleet, &from, &files).await;
+    let (old, new) = (numbered(0), numbered(1));
+    from.now("/x", OriginScript::range(&[FRESH, "etag: \"old\""], &old));
+    ask_until_kept(&a, "/x", 0).await;
+    from.now("/x", OriginScript::range(&[FRESH, "etag: \"new\""], &new));
+    // The owner has the first part of the old body, and the others of the new one.
+    for index in 1..4 {
+        ask_until_kept(&c, "/x", index).await;
+    }
+    let reply = a.get("/x").await;
+    assert!(!reply.is_complete && old.starts_with(&reply.body), "bytes of two bodies");
+    let count = from.count();
+    for node in [&a, &b, &c] {
+        let reply = node.get("/x").await;
+        assert!(reply.is_complete && reply.body == new, "{} bytes", reply.body.len());
+    }
+    assert_eq!(ranges(&from).iter().filter(|range| **range == part(0)).count(), 2, "{:?}", ranges(&from));
+    assert_eq!(from.count(), count + 1, "the first part is validated");
 }
 
 #[tokio::test]

@@ -20,8 +20,8 @@ use hyper::body::{Body, Incoming};
 use nectary_store::{Fill, KeyRef, StoredObject};
 use tokio::sync::oneshot;
 
-pub(super) use self::superseded::purge;
 use self::superseded::{leave_part, supersede};
+pub(super) use self::superseded::{purge, purge_copies};
 use super::herald::InformationalRelay;
 use super::lookup::facts_of;
 use super::parts::part_facts::PartAnswer;

@@ -2,7 +2,7 @@
 //!
 //! Owns: the order of the parts, the look at the next one while one is sent, and the check that all of them are of the
 //! same body. A part whose facts differ is not sent: the body ends with an error, and what is stored of the URL is
-//! purged, once for all who read that body (`part_purges`).
+//! purged at this node, once for all who read that body (`part_purges`).
 //!
 //! | the next part is | then |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | stored, with the facts of the first one, and softly purged before the client's request | it is validated first, or served stale if that is allowed |
 //! | stored, with other facts | the origin is asked whether it has changed; if not, the first one was out of date |
 //! | not stored | it is fetched and stored |
-//! | not stored, and its owner in a fleet has it with another validator | the owner asks the origin whether it has changed |
+//! | not stored, and its owner in a fleet has it with another validator | the owner asks the origin whether it has changed; if so, it also validates its parts with the validator of the first one |
 //! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
 //! | lost while it is sent, or its fetch breaks off | its rest is requested in the same way, once |
 //! | answered with an error that may be about the client | it is requested in the same way, and nothing is purged |
@@ -23,18 +23,19 @@ use std::ops::Range;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
-use http::{Method, StatusCode};
+use http::Method;
 use nectary_host::fleet::NodeStanding;
 use nectary_store::{FillReader, StoredObject};
 use tokio::sync::oneshot;
 
 use super::super::cached::{self, ReachedAnswer, UsableBody};
-use super::super::fetch::purge;
+use super::super::fetch::{purge, purge_copies};
 use super::super::request::ClientRequest;
 use super::super::rest::{self, StoredHead};
+use super::body_verdict::{BodyVerdict, judge};
+use super::facts_of;
 use super::part_facts::PartFacts;
 use super::part_range::PartRange;
-use super::{facts_of, read};
 use crate::access_log::AnswerNote;
 use crate::body::BodyContent;
 use crate::pieces::{BodyError, LostRange, Pieces, StoredBody};
@@ -272,35 +273,20 @@ async fn find(
         }
         request.directives.no_cache = !is_same;
     }
-    match cached::reach(&request).await {
-        ReachedAnswer::Usable(found) if facts_of(&request, part, &found.body).as_ref() == Some(facts) => {
-            return Ok(PartBody::of(found.body));
-        }
+    let reached = cached::reach(&request).await;
+    match (judge(&request, part, &reached, |found| found == facts), reached) {
+        (BodyVerdict::Same, ReachedAnswer::Usable(found)) => return Ok(PartBody::of(found.body)),
+        (BodyVerdict::Other, _) => {}
         // The origin is asked again when the part is sent.
-        ReachedAnswer::Alone(..) | ReachedAnswer::Failed(..) => return Ok(PartBody::Origin),
-        ReachedAnswer::Unstored(unstored, ..) => {
-            let status = unstored.0.status();
-            if status == StatusCode::PARTIAL_CONTENT || !is_about_the_body(status) {
-                return Ok(PartBody::Origin);
-            }
-        }
-        ReachedAnswer::Usable(found) => {
-            let status = read(&request, &found.body, |stored| stored.head.status);
-            if status.is_some_and(|status| !is_about_the_body(status)) {
-                return Ok(PartBody::Origin);
-            }
-        }
-        ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
+        (BodyVerdict::Same | BodyVerdict::Unknown, _) => return Ok(PartBody::Origin),
     }
     if worker.part_purges.begin(&request.key, known_purge) {
-        purge(&worker, &request.key).await;
+        // The owner of the key has judged by the same validator what it has.
+        match request.is_copy() {
+            true => purge_copies(&worker, &request.key).await,
+            false => purge(&worker, &request.key).await,
+        }
         worker.part_purges.end(&request.key);
     }
     Err(BodyError("the origin has another body now".into()))
-}
-
-/// Whether an answer with this status, instead of a part, says that the origin has another body or none. Any other may
-/// be about the client, as a `401`, or about the moment, as a `429`: no client may purge by it what others use.
-fn is_about_the_body(status: StatusCode) -> bool {
-    status.is_success() || matches!(status.as_u16(), 301 | 308 | 404 | 410 | 416)
 }
