@@ -256,6 +256,32 @@ async fn outdated_parts_are_not_kept() {
     assert_eq!((reply.status, reply.body), (206, body[5..15].to_vec()), "the copy is not fresh");
 }
 
+/// A part that a node may not keep, as it has a tag that its headers do not name: its owner sends it, and not the origin.
+#[tokio::test]
+async fn unkept_parts_come_from_their_owner() {
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-unkept"));
+    let [a, b, _c] = with_parts(&fleet, &from, &files).await;
+    let body = numbered(0);
+    from.now("/x", OriginScript::range(&[FRESH, "etag: \"x\"", "surrogate-key: one"], &body));
+    assert!(b.get("/x").await.body == body);
+    until("the parts of the owner", || b.puts().0 == 4).await;
+    from.now("/x", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\nsurrogate-key: two\r\n\r\n"));
+    let range = format!("range: bytes={}-{}", 2 * PART, 2 * PART + 9);
+    let reply = get(b.proxy.address, "/x", &[HOST, &range, "cache-control: no-cache"]).await;
+    assert_eq!((reply.status, &reply.body[..]), (206, &body[2 * PART..2 * PART + 10]));
+    let count = from.count();
+    for _ in 0..2 {
+        let reply = a.get("/x").await;
+        assert!(reply.is_complete && reply.body == body, "{} bytes", reply.body.len());
+        // From the middle of the part before it on.
+        let range = format!("range: bytes={}-{}", PART + 100, 2 * PART + 99);
+        let reply = get(a.proxy.address, "/x", &[HOST, &range]).await;
+        assert!(reply.is_complete && reply.body == body[PART + 100..2 * PART + 100], "{}", reply.status);
+    }
+    assert_eq!(from.count(), count, "the owner has it");
+    until("copies of the other parts", || a.puts().0 == 3).await;
+}
+
 /// An owner that breaks a part off, and one that is away.
 #[tokio::test]
 async fn parts_of_lost_owners_go_on() {

@@ -11,7 +11,7 @@
 //! | stored, with other facts | the origin is asked whether it has changed; if not, the first one was out of date |
 //! | not stored | it is fetched and stored |
 //! | not stored, and its owner in a fleet has it with another validator | the owner asks the origin whether it has changed; if so, it also validates its parts with the validator of the first one |
-//! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
+//! | not stored, and cannot be at present | it is requested for this client alone: from its owner in a fleet, else from the origin with the proof that `rest` wants |
 //! | lost while it is sent, or its fetch breaks off | its rest is requested in the same way, once |
 //! | answered with an error that may be about the client | it is requested in the same way, and nothing is purged |
 //!
@@ -36,6 +36,7 @@ use super::body_verdict::{BodyVerdict, judge};
 use super::facts_of;
 use super::part_facts::PartFacts;
 use super::part_range::PartRange;
+use super::passed_part::{ask_owner, is_of_node, passed_on};
 use crate::access_log::AnswerNote;
 use crate::body::BodyContent;
 use crate::pieces::{BodyError, LostRange, Pieces, StoredBody};
@@ -47,8 +48,10 @@ pub(crate) enum PartBody {
     Object(StoredObject),
     /// In a fetch under way.
     Filling(FillReader),
-    /// At the origin alone.
-    Origin,
+    /// On its way from the node that owns it, for this client alone.
+    Passed(Pieces),
+    /// At its owner or at the origin.
+    Elsewhere,
 }
 
 impl PartBody {
@@ -142,10 +145,12 @@ struct JoinedBodyStream {
 /// A part that is being sent.
 struct SentPart {
     pieces: Pieces,
+    /// The bytes that come before those that are to be sent.
+    skipped: u64,
     /// What is still to be sent of it, as a range of the whole body; not empty.
     left: Range<u64>,
-    /// Whether it comes from the origin for this client alone.
-    is_of_origin: bool,
+    /// Whether it was requested for this client alone. Then nobody else has its rest.
+    is_alone: bool,
 }
 
 impl JoinedBodyStream {
@@ -165,6 +170,9 @@ impl JoinedBodyStream {
             let sent = self.sent.as_mut()?;
             let error = match sent.pieces.next().await {
                 Some(Ok(mut piece)) => {
+                    let skipped = usize::try_from(sent.skipped).unwrap_or(usize::MAX).min(piece.len());
+                    drop(piece.split_to(skipped));
+                    sent.skipped -= skipped as u64;
                     piece.truncate(usize::try_from(sent.left.end - sent.left.start).unwrap_or(usize::MAX));
                     sent.left.start += piece.len() as u64;
                     if sent.left.is_empty() {
@@ -178,11 +186,11 @@ impl JoinedBodyStream {
                 Some(Err(error)) => error,
                 None => BodyError("a part of the body ended early".into()),
             };
-            if sent.is_of_origin {
+            if sent.is_alone {
                 return Some(Err(error));
             }
             let left = sent.left.clone();
-            match self.of_origin(left, error.to_string()).await {
+            match self.alone(left, error.to_string()).await {
                 Ok(part) => self.sent = Some(part),
                 Err(error) => return Some(Err(error)),
             }
@@ -208,21 +216,28 @@ impl JoinedBodyStream {
                 reader.skip_to(start);
                 StoredBody::of_fill(reader, start, Some(end - start), None).into_pieces()
             }
-            PartBody::Origin => {
+            PartBody::Passed(pieces) => return Ok(Some(SentPart { pieces, skipped: start, left, is_alone: true })),
+            PartBody::Elsewhere => {
                 let why = "a part of it cannot be stored at present".to_owned();
-                return self.of_origin(left, why).await.map(Some);
+                return self.alone(left, why).await.map(Some);
             }
         };
-        Ok(Some(SentPart { pieces, left, is_of_origin: false }))
+        Ok(Some(SentPart { pieces, skipped: 0, left, is_alone: false }))
     }
 
-    /// Requests a range of the whole body from the origin, for this client alone.
-    async fn of_origin(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
+    /// Requests a range of the whole body, which is in one part, for this client alone: from the part's owner, or else from
+    /// the origin.
+    async fn alone(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
+        let part = PartRange::holding(left.start, self.part.part_bytes());
+        if let Some(pieces) = ask_owner(&self.request.of_part(part), part, &self.facts).await {
+            let skipped = left.start.saturating_sub(part.start());
+            return Ok(SentPart { pieces, skipped, left, is_alone: true });
+        }
         let kept = StoredHead::Metadata(self.metadata.clone());
         let resume = rest::of_parts(&self.request, kept, self.facts.whole_bytes);
         let resume = resume.ok_or_else(|| BodyError("a part of the body is nowhere".into()))?;
         let pieces = resume(LostRange { start: left.start, end: Some(left.end), size_bytes: None, why }).await?;
-        Ok(SentPart { pieces, left, is_of_origin: true })
+        Ok(SentPart { pieces, skipped: 0, left, is_alone: true })
     }
 
     /// Begins to look for the next part, if it is wanted. The task ends when it has found it; a fetch that it began goes on
@@ -253,7 +268,7 @@ async fn find(
     let worker = request.worker.clone();
     if worker.is_leaving.get() || request.standing() == NodeStanding::ValidateOnly {
         // Another process may have opened the store, or another node may have purged what is in it.
-        return Ok(PartBody::Origin);
+        return Ok(PartBody::Elsewhere);
     }
     request.method = Method::GET;
     request.answer = AnswerNote::default();
@@ -277,8 +292,12 @@ async fn find(
     match (judge(&request, part, &reached, |found| found == facts), reached) {
         (BodyVerdict::Same, ReachedAnswer::Usable(found)) => return Ok(PartBody::of(found.body)),
         (BodyVerdict::Other, _) => {}
-        // The origin is asked again when the part is sent.
-        (BodyVerdict::Same | BodyVerdict::Unknown, _) => return Ok(PartBody::Origin),
+        (BodyVerdict::Unknown, ReachedAnswer::Unstored(unstored, ..)) if is_of_node(&unstored.0) => {
+            let passed = passed_on(&request, part, facts, *unstored);
+            return Ok(passed.map_or(PartBody::Elsewhere, PartBody::Passed));
+        }
+        // It is requested again when the part is sent.
+        (BodyVerdict::Same | BodyVerdict::Unknown, _) => return Ok(PartBody::Elsewhere),
     }
     if worker.part_purges.begin(&request.key, known_purge) {
         // The owner of the key has judged by the same validator what it has.

@@ -29,6 +29,7 @@ mod joined_body;
 pub(super) mod part_facts;
 mod part_purges;
 pub(super) mod part_range;
+mod passed_part;
 
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
