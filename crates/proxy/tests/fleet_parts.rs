@@ -131,6 +131,17 @@ async fn joined_bodies_are_not_kept_whole() {
     a.get("/other").await;
     until("a later copy", || a.puts().0 >= 2).await;
     assert_eq!(a.puts(), (2, 2), "the short one, and the later one");
+    // What it had as a whole is gone, so it asks for parts again.
+    let kept = async {
+        loop {
+            let reply = ask_part(&a, "/x", 1).await;
+            if reply.status == 206 && is_own_hit(&reply) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), kept).await.expect("a copy of a part in time");
 }
 
 /// Those who wait for a part that the origin does not give get the whole from the owner, which asks for that once.

@@ -330,7 +330,12 @@ async fn take_from_peer(
         return fetch_body(plan, fill, response, lease, times, Sender::Node, tell).await;
     }
     fill.decline();
+    // The owner joins a whole body from parts, of which this node can keep copies when it has no whole response.
+    let is_joined = plan.part.is_none() && plan.route.part_bytes.is_some() && response.status() == StatusCode::OK;
     _ = tell.send(FetchOutcome::Direct(response, lease));
+    if is_joined && plan.stale.is_some() {
+        supersede(plan, Sender::Node).await;
+    }
 }
 
 /// Who sends a body.
