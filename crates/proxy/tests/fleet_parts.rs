@@ -267,10 +267,33 @@ async fn outdated_parts_are_not_kept() {
     assert_eq!((reply.status, reply.body), (206, body[5..15].to_vec()), "the copy is not fresh");
 }
 
+/// The client or the response demands it: the origin is asked for the first part, whichever nodes have the body, and
+/// no part of a former body follows.
+#[tokio::test]
+async fn demands_reach_the_origin_through_owners() {
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-wants"));
+    let [a, b, _c] = with_parts(&fleet, &from, &files).await;
+    for (path, lifetime, demand) in
+        [("/client", FRESH, "cache-control: no-cache"), ("/response", "cache-control: no-cache", "accept: */*")]
+    {
+        from.now(path, OriginScript::range(&[lifetime, "etag: \"old\""], &numbered(0)));
+        let before = (a.puts().0, b.puts().0);
+        assert!(a.get(path).await.body == numbered(0), "{path}");
+        until("parts at both nodes", || (a.puts().0, b.puts().0) == (before.0 + 4, before.1 + 4)).await;
+        let count = from.count();
+        assert!(get(a.proxy.address, path, &[HOST, demand]).await.body == numbered(0), "{path}");
+        assert_eq!(from.count(), count + 1, "{path}: the first part confirms the others");
+        from.now(path, OriginScript::range(&[lifetime, "etag: \"new\""], &numbered(1)));
+        let reply = get(a.proxy.address, path, &[HOST, demand]).await;
+        assert!(reply.is_complete && reply.body == numbered(1), "{path}: {} bytes", reply.body.len());
+        assert_eq!(from.count(), count + 5, "{path}");
+    }
+}
+
 /// A part that a node may not keep, as it has a tag that its headers do not name: its owner sends it, and not the origin.
 #[tokio::test]
 async fn unkept_parts_come_from_their_owner() {
-    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-unkept"));
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-alone"));
     let [a, b, _c] = with_parts(&fleet, &from, &files).await;
     let body = numbered(0);
     from.now("/x", OriginScript::range(&[FRESH, "etag: \"x\"", "surrogate-key: one"], &body));
