@@ -267,8 +267,8 @@ async fn outdated_parts_are_not_kept() {
     assert_eq!((reply.status, reply.body), (206, body[5..15].to_vec()), "the copy is not fresh");
 }
 
-/// The client or the response demands it: the origin is asked for the first part, whichever nodes have the body, and
-/// no part of a former body follows.
+/// The client or the response demands it: the origin confirms the first part, whichever nodes have the body, and no part of a
+/// former body follows.
 #[tokio::test]
 async fn demands_reach_the_origin_through_owners() {
     let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-wants"));
