@@ -143,7 +143,8 @@ async fn purges_of_unknown_hosts_say_so() {
     let (forward, reverse) = (TestProxy::forward().await, TestProxy::reverse(one.address).await);
     assert_eq!(forward.reopener().doubt_of("http://three.example/x", false), None);
     let own = one.url("/");
-    for (url, is_prefix) in [(own.as_str(), false), (own.as_str(), true), (&own[..own.len() - 1], true), ("http://12", true)]
+    for (url, is_prefix) in
+        [(own.as_str(), false), (own.as_str(), true), (&own[..own.len() - 1], true), ("http://12", true)]
     {
         assert_eq!(reverse.reopener().doubt_of(url, is_prefix), None, "{url}");
     }

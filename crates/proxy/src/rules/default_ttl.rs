@@ -77,7 +77,8 @@ impl DefaultTtlRule {
     }
 
     fn matches(&self, host: &[u8], path: &[u8]) -> bool {
-        self.is_for_host(host) && if self.path.contains(&b'*') { glob(&self.path, path) } else { path.starts_with(&self.path) }
+        self.is_for_host(host)
+            && if self.path.contains(&b'*') { glob(&self.path, path) } else { path.starts_with(&self.path) }
     }
 }
 

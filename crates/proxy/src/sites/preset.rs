@@ -119,10 +119,15 @@ mod tests {
         assert_eq!(unused(app, "client", &["www.example=60"]), [""; 0]);
         let found = unused(app, "origin", &["www.example/x=60", "/x=5"]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("--default-ttl www.example/x=60s never counts: URLs have the host app.internal here"));
+        assert!(
+            found[0].starts_with("--default-ttl www.example/x=60s never counts: URLs have the host app.internal here")
+        );
         assert_eq!(unused(app, "www.example:81", &["www.example=60", "app.internal=5"]).len(), 1);
         let found = unused(None, "origin", &["*.example=60", "a.example/x=5", "other=1"]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains("a.example/x=5s never counts: --default-ttl *.example=60s is before it"), "{found:?}");
+        assert!(
+            found[0].contains("a.example/x=5s never counts: --default-ttl *.example=60s is before it"),
+            "{found:?}"
+        );
     }
 }

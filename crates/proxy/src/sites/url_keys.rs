@@ -64,7 +64,9 @@ impl SiteTable {
                 (!is_begun).then(|| "no site has this host".to_owned())
             }
             RouteTarget::NoSite => Some("no site has this host".to_owned()),
-            RouteTarget::NoRoute if !wanted.is_prefix => Some("the site of this host has no route for this path".to_owned()),
+            RouteTarget::NoRoute if !wanted.is_prefix => {
+                Some("the site of this host has no route for this path".to_owned())
+            }
             RouteTarget::Pool(_) if !self.has_names() => {
                 let (prefix, key) = (route.key.fixed_prefix()?, own_key(wanted));
                 let rest = key.strip_prefix(prefix);
