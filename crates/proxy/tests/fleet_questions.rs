@@ -346,3 +346,27 @@ async fn too_long_bodies_spare_owners() {
     }
     assert_eq!((a.with("b").asked.questions, from.count()), (2, 4), "it has learned that no node keeps it");
 }
+
+/// An answer of the owner takes the place of what a node has, and not of what the owner has.
+#[tokio::test]
+async fn newer_bodies_of_owners_stay() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-newer"));
+    let described = || one_site(&from, vec![route("/", "o")]);
+    let nodes = [
+        start_sized(&fleet, "a", described(), &files, SMALL_STORE).await,
+        start_with(&fleet, "b", described(), &files).await,
+        start_with(&fleet, "c", described(), &files).await,
+    ];
+    set_owners(&nodes);
+    let [a, b, _c] = &nodes;
+    from.now("/a", OriginScript::fresh(b"short"));
+    assert_eq!(a.get("/a").await.text(), "short");
+    from.now("/a", OriginScript::fresh(&vec![7; LONG]));
+    // The owner fetches what is too long for the store of the node that asks.
+    assert_eq!(ask(a, "GET", "/a", "cache-control: no-cache").await.body.len(), LONG);
+    until("the long body at the owner", || b.puts().0 == 2).await;
+    let count = from.count();
+    assert_eq!(a.get("/a").await.body.len(), LONG);
+    assert_eq!(from.count(), count, "the owner has not purged it");
+}
