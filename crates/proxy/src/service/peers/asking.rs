@@ -250,7 +250,9 @@ impl PeerQuestion {
             invalidation.iter().for_each(|number| self.peers.note_fresh(&self.key, *number));
         }
         let Some(revision) = usable(&response, asked) else {
-            let is_away = is_state(&response, &[STATE_AWAY, STATE_BEHIND]);
+            // Earlier programs are away for parts alone.
+            let is_of_part = self.head.headers.contains_key(PART);
+            let is_away = is_state(&response, &[STATE_BEHIND]) || (is_state(&response, &[STATE_AWAY]) && !is_of_part);
             return Some(if is_state(&response, &[STATE_NONE]) { Reply::NotStored } else { Reply::Useless { is_away } });
         };
         let found = |what: &str| response.headers().get(FOUND).is_some_and(|found| found == what);
