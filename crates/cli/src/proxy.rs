@@ -99,6 +99,9 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, CommandFailure> {
     check_descriptors(arguments)?;
     let sources = Arc::new(OnceLock::new());
     let mut proxy_options = proxy_options(arguments)?;
+    for doubt in nectary_proxy::unused_lifetimes(&proxy_options) {
+        log::write(LogLevel::Warning, "proxy", format_args!("{doubt}"));
+    }
     proxy_options.admin.pages = Some(pages_of(sources.clone()));
     let bound = Proxy::bind_with(proxy_options, inherited::listeners()).map_err(listen_failure::failure_of)?;
     let bound = with_successor(arguments, bound)?;

@@ -54,7 +54,7 @@ pub async fn purge(store: &SpanSet, reopener: Option<&ProxyReopener>, params: Va
         PurgeSubject::Tags(tags) => purge_tags(store, tags, effect).await,
         PurgeSubject::All => store.purge_all_as(effect).await,
     };
-    purged.map(|()| json!({})).map_err(|error| {
+    purged.map(|()| noted(json!({}), reopener, &subject)).map_err(|error| {
         let kind = match error.kind {
             StoreErrorKind::Invalid => FaultKind::Invalid,
             StoreErrorKind::Busy => FaultKind::Busy,
@@ -62,6 +62,19 @@ pub async fn purge(store: &SpanSet, reopener: Option<&ProxyReopener>, params: Va
         };
         ControlFault::new(kind, error.message, "see `nectary status`")
     })
+}
+
+/// Adds to the answer why the purge finds nothing that the sites of now have stored, if that is so.
+fn noted(mut answer: Value, reopener: Option<&ProxyReopener>, subject: &PurgeSubject) -> Value {
+    let doubt = reopener.and_then(|reopener| match subject {
+        PurgeSubject::Url(url) => reopener.doubt_of(url, false),
+        PurgeSubject::Prefix(url) => reopener.doubt_of(url, true),
+        PurgeSubject::Tags(_) | PurgeSubject::All => None,
+    });
+    if let Some(doubt) = doubt {
+        answer["note"] = doubt.into();
+    }
+    answer
 }
 
 fn read(params: Value) -> Result<PurgeRequest, ControlFault> {
@@ -97,7 +110,7 @@ pub async fn purge_fleet(
         PurgeSubject::All => (PurgeScope::All, rules),
     };
     match fleet.purge(purged, is_soft.then(now_s), wish).await {
-        Ok(outcome) => Ok(json!({ "fleet": outcome_json(&outcome) })),
+        Ok(outcome) => Ok(noted(json!({ "fleet": outcome_json(&outcome) }), Some(reopener), &subject)),
         Err(error) => {
             let kind = match error {
                 FleetError::TooLarge(_) => FaultKind::Invalid,

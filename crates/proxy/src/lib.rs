@@ -63,6 +63,7 @@ pub use rules::default_ttl::{DefaultTtlRule, parse_duration};
 pub use rules::key_headers::{KEY_HEADERS_MAX, KeyHeader};
 pub use rules::origin::host_sent::OriginHost;
 pub use server::{BoundProxy, Proxy, run};
+pub use sites::unused_lifetimes;
 pub use stats::{LATENCY_BOUNDS_US, OutcomeLatency, ProxyStats, StatsReader, TopTraffic, TrafficRow};
 pub use stored::by_hand;
 pub use successor::PurgeElsewhere;

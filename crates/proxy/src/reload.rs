@@ -86,6 +86,11 @@ impl ProxyReopener {
         self.sites.now().keys_of(&KeysOfUrl { url, is_prefix })
     }
 
+    /// Why a purge of a URL, or of the URLs that begin so, finds nothing that the sites of now have stored; `None` if it may.
+    pub fn doubt_of(&self, url: &str, is_prefix: bool) -> Option<String> {
+        self.sites.now().doubt_of(&KeysOfUrl { url, is_prefix })
+    }
+
     /// The same keys, and the rules by which they are made.
     pub fn keys_by_rules(&self, url: &str, is_prefix: bool) -> (Vec<Vec<u8>>, RulesHash) {
         let sites = self.sites.now();

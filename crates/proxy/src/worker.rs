@@ -163,12 +163,17 @@ impl ProxyWorker {
         self.fleet.as_ref().map_or(NodeStanding::Member, |seat| seat.gate().standing_by(rules))
     }
 
-    /// Purges a key at this node; its owner has to validate what it has, next time. Once this worker has left the store, the
+    /// Purges a key at this node; its owner has to purge what it has, next time. Once this worker has left the store, the
     /// next process is told. *Errors*: the purge is not durable.
     pub async fn purge_key(&self, key: &[u8]) -> Result<(), String> {
         if let Some(peers) = &self.peers {
             peers.note_invalidated(key);
         }
+        self.purge_copies(key).await
+    }
+
+    /// Like [`purge_key`](ProxyWorker::purge_key), at this node alone: what the key's owner has is newer.
+    pub async fn purge_copies(&self, key: &[u8]) -> Result<(), String> {
         if self.is_leaving.get() && self.successor.is_expected() {
             return self.successor.purge(json!({ "key": String::from_utf8_lossy(key) })).await;
         }

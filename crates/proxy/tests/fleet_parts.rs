@@ -131,6 +131,17 @@ async fn joined_bodies_are_not_kept_whole() {
     a.get("/other").await;
     until("a later copy", || a.puts().0 >= 2).await;
     assert_eq!(a.puts(), (2, 2), "the short one, and the later one");
+    // What it had as a whole is gone, so it asks for parts again.
+    let kept = async {
+        loop {
+            let reply = ask_part(&a, "/x", 1).await;
+            if reply.status == 206 && is_own_hit(&reply) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), kept).await.expect("a copy of a part in time");
 }
 
 /// Those who wait for a part that the origin does not give get the whole from the owner, which asks for that once.
@@ -173,8 +184,10 @@ async fn parts_of_two_nodes_never_mix() {
     assert!(b.get("/x").await.body == new);
     let reply = a.get("/x").await;
     assert!(!reply.is_complete && reply.body.len() <= PART && old.starts_with(&reply.body), "bytes of two bodies");
+    let count = from.count();
     let reply = a.get("/x").await;
     assert!(reply.is_complete && reply.body == new && reply.header("etag") == "\"new\"");
+    assert_eq!(from.count(), count, "the owner has all parts of the new body");
     // The node's part is newer than those of the owner, which validates them.
     from.now("/y", OriginScript::range(&[FRESH, "etag: \"old\""], &old));
     assert!(b.get("/y").await.body == old);
@@ -184,6 +197,31 @@ async fn parts_of_two_nodes_never_mix() {
     a.member.set_owners(&[("b", b.peer()), ("a", a.peer())]);
     let reply = a.get("/y").await;
     assert!(reply.is_complete && reply.body == new, "{} bytes", reply.body.len());
+}
+
+/// A node meets a change of the body of which the owner has older parts, too: these are validated, and nothing else is
+/// fetched again.
+#[tokio::test]
+async fn former_parts_of_owners_are_validated() {
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-gone"));
+    let [a, b, c] = with_parts(&fleet, &from, &files).await;
+    let (old, new) = (numbered(0), numbered(1));
+    from.now("/x", OriginScript::range(&[FRESH, "etag: \"old\""], &old));
+    ask_until_kept(&a, "/x", 0).await;
+    from.now("/x", OriginScript::range(&[FRESH, "etag: \"new\""], &new));
+    // The owner has the first part of the old body, and the others of the new one.
+    for index in 1..4 {
+        ask_until_kept(&c, "/x", index).await;
+    }
+    let reply = a.get("/x").await;
+    assert!(!reply.is_complete && old.starts_with(&reply.body), "bytes of two bodies");
+    let count = from.count();
+    for node in [&a, &b, &c] {
+        let reply = node.get("/x").await;
+        assert!(reply.is_complete && reply.body == new, "{} bytes", reply.body.len());
+    }
+    assert_eq!(ranges(&from).iter().filter(|range| **range == part(0)).count(), 2, "{:?}", ranges(&from));
+    assert_eq!(from.count(), count + 1, "the first part is validated");
 }
 
 #[tokio::test]
@@ -227,6 +265,55 @@ async fn outdated_parts_are_not_kept() {
     assert_eq!((reply.status, reply.body), (206, numbered(0)[5..15].to_vec()));
     let reply = ask_part(&a, "/soft", 0).await;
     assert_eq!((reply.status, reply.body), (206, body[5..15].to_vec()), "the copy is not fresh");
+}
+
+/// The client or the response demands it: the origin confirms the first part, whichever nodes have the body, and no part of a
+/// former body follows.
+#[tokio::test]
+async fn demands_reach_the_origin_through_owners() {
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-wants"));
+    let [a, b, _c] = with_parts(&fleet, &from, &files).await;
+    for (path, lifetime, demand) in
+        [("/client", FRESH, "cache-control: no-cache"), ("/response", "cache-control: no-cache", "accept: */*")]
+    {
+        from.now(path, OriginScript::range(&[lifetime, "etag: \"old\""], &numbered(0)));
+        let before = (a.puts().0, b.puts().0);
+        assert!(a.get(path).await.body == numbered(0), "{path}");
+        until("parts at both nodes", || (a.puts().0, b.puts().0) == (before.0 + 4, before.1 + 4)).await;
+        let count = from.count();
+        assert!(get(a.proxy.address, path, &[HOST, demand]).await.body == numbered(0), "{path}");
+        assert_eq!(from.count(), count + 1, "{path}: the first part confirms the others");
+        from.now(path, OriginScript::range(&[lifetime, "etag: \"new\""], &numbered(1)));
+        let reply = get(a.proxy.address, path, &[HOST, demand]).await;
+        assert!(reply.is_complete && reply.body == numbered(1), "{path}: {} bytes", reply.body.len());
+        assert_eq!(from.count(), count + 5, "{path}");
+    }
+}
+
+/// A part that a node may not keep, as it has a tag that its headers do not name: its owner sends it, and not the origin.
+#[tokio::test]
+async fn unkept_parts_come_from_their_owner() {
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("parts-alone"));
+    let [a, b, _c] = with_parts(&fleet, &from, &files).await;
+    let body = numbered(0);
+    from.now("/x", OriginScript::range(&[FRESH, "etag: \"x\"", "surrogate-key: one"], &body));
+    assert!(b.get("/x").await.body == body);
+    until("the parts of the owner", || b.puts().0 == 4).await;
+    from.now("/x", OriginScript::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\nsurrogate-key: two\r\n\r\n"));
+    let range = format!("range: bytes={}-{}", 2 * PART, 2 * PART + 9);
+    let reply = get(b.proxy.address, "/x", &[HOST, &range, "cache-control: no-cache"]).await;
+    assert_eq!((reply.status, &reply.body[..]), (206, &body[2 * PART..2 * PART + 10]));
+    let count = from.count();
+    for _ in 0..2 {
+        let reply = a.get("/x").await;
+        assert!(reply.is_complete && reply.body == body, "{} bytes", reply.body.len());
+        // From the middle of the part before it on.
+        let range = format!("range: bytes={}-{}", PART + 100, 2 * PART + 99);
+        let reply = get(a.proxy.address, "/x", &[HOST, &range]).await;
+        assert!(reply.is_complete && reply.body == body[PART + 100..2 * PART + 100], "{}", reply.status);
+    }
+    assert_eq!(from.count(), count, "the owner has it");
+    until("copies of the other parts", || a.puts().0 == 3).await;
 }
 
 /// An owner that breaks a part off, and one that is away.

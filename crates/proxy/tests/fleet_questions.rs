@@ -61,20 +61,24 @@ async fn questions_are_counted_by_node() {
 async fn late_answers_and_hedges_are_counted() {
     let (from, fleet, files) =
         (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-late"));
-    let [a, _b, _c] = three(&fleet, &from, &files).await;
+    let [a, b, c] = three(&fleet, &from, &files).await;
     let fresh = OriginScript::fresh(b"x");
-    from.on("/won", OriginScript::default().wait("never").then(&fresh.bytes())).on("/won", fresh.clone());
-    assert!(a.get("/won").await.cache_status().contains("fleet=\"c\""));
+    c.member.set_owners(&[("c", c.peer()), ("b", b.peer())]);
+    from.now("/won", fresh.clone());
+    c.get("/won").await;
+    c.member.set_owners(&[("b", b.peer()), ("c", c.peer()), ("a", a.peer())]);
+    from.now("/won", OriginScript::default().wait("never").then(&fresh.bytes()));
+    assert!(a.get("/won").await.cache_status().contains("fleet=\"c\""), "it has it stored");
     assert_eq!((a.with("b").late, a.with("c").hedges_won, a.with("c").hedges_lost), (1, 1, 0));
-    from.on("/lost", OriginScript::default().wait("first").then(&fresh.bytes()))
-        .on("/lost", OriginScript::default().wait("never").then(&fresh.bytes()));
+    from.now("/lost", OriginScript::default().wait("first").then(&fresh.bytes()));
     let count = from.count();
     let (reply, ()) = tokio::join!(a.get("/lost"), async {
-        from.wait_for(count + 2).await;
+        until("a store without it", || a.with("c").asked.misses == 1).await;
         from.open("first");
     });
     assert!(reply.cache_status().contains("fleet=\"b\""), "{}", reply.cache_status());
     assert_eq!((a.with("b").late, a.with("c").hedges_won, a.with("c").hedges_lost), (2, 1, 1));
+    assert_eq!(from.count(), count + 1);
 }
 
 /// The ends of the certificates are told, and that of the node changes with its file.
@@ -341,4 +345,28 @@ async fn too_long_bodies_spare_owners() {
         assert_eq!(a.get("/a").await.body.len(), LONG);
     }
     assert_eq!((a.with("b").asked.questions, from.count()), (2, 4), "it has learned that no node keeps it");
+}
+
+/// An answer of the owner takes the place of what a node has, and not of what the owner has.
+#[tokio::test]
+async fn newer_bodies_of_owners_stay() {
+    let (from, fleet, files) =
+        (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-newer"));
+    let described = || one_site(&from, vec![route("/", "o")]);
+    let nodes = [
+        start_sized(&fleet, "a", described(), &files, SMALL_STORE).await,
+        start_with(&fleet, "b", described(), &files).await,
+        start_with(&fleet, "c", described(), &files).await,
+    ];
+    set_owners(&nodes);
+    let [a, b, _c] = &nodes;
+    from.now("/a", OriginScript::fresh(b"short"));
+    assert_eq!(a.get("/a").await.text(), "short");
+    from.now("/a", OriginScript::fresh(&vec![7; LONG]));
+    // The owner fetches what is too long for the store of the node that asks.
+    assert_eq!(ask(a, "GET", "/a", "cache-control: no-cache").await.body.len(), LONG);
+    until("the long body at the owner", || b.puts().0 == 2).await;
+    let count = from.count();
+    assert_eq!(a.get("/a").await.body.len(), LONG);
+    assert_eq!(from.count(), count, "the owner has not purged it");
 }

@@ -38,6 +38,23 @@ async fn cold_objects_are_fetched_once() {
     assert_eq!(from.count(), 1);
 }
 
+/// However long the origin needs: an owner that lives is waited for.
+#[tokio::test]
+async fn slow_origins_are_asked_once() {
+    let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-slow"));
+    from.now("/a", OriginScript::default().wait("go").then(&OriginScript::fresh(b"one").bytes()));
+    let nodes = three(&fleet, &from, &files).await;
+    let [a, b, c] = &nodes;
+    let (one, two, three, ()) = tokio::join!(a.get("/a"), b.get("/a"), c.get("/a"), async {
+        // Each asks, and looks twice whether the owner lives.
+        until("signs of life", || ["a", "c"].iter().all(|name| b.with(name).answered.questions >= 3)).await;
+        from.open("go");
+    });
+    assert_eq!([one, two, three].map(|reply| reply.text()), ["one", "one", "one"]);
+    assert_eq!((a.with("b").late, c.with("b").late, from.count()), (1, 1, 1));
+    assert_eq!((a.with("c").asked.questions, a.with("c").asked.misses), (1, 1), "its store is asked once");
+}
+
 #[tokio::test]
 async fn lagging_or_cut_nodes_stay_silent() {
     let (from, fleet, files) =
@@ -143,8 +160,8 @@ async fn failing_origins_leave_owners_in() {
         client.send(format!("GET {path} HTTP/1.1\r\n{HOST}\r\n\r\n").as_bytes()).await;
         clients.push(client);
     }
-    // Each is requested by the owners, and then by this node itself.
-    from.wait_for(count + 3 * clients.len()).await;
+    from.wait_for(count + clients.len()).await;
+    until("late answers", || a.with("b").late >= 4).await;
     let reply = a.get("/two").await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "kept"), "{}", reply.cache_status());
 }
@@ -220,12 +237,13 @@ async fn late_answers_of_nodes_are_counted() {
     let (from, fleet, files) = (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("shares-late"));
     let [a, _b, _c] = three(&fleet, &from, &files).await;
     for gate in ["one", "two", "three"] {
-        let (path, fresh) = (format!("/{gate}"), OriginScript::fresh(b"x"));
-        from.on(&path, OriginScript::default().wait(gate).then(&fresh.bytes())).on(&path, fresh);
-        let reply = a.get(&path).await;
-        assert!(reply.cache_status().contains("fleet=\"c\""), "{gate}: {}", reply.cache_status());
-        // The answer of the first owner comes while the next one is waited for.
-        from.open(gate);
+        let (path, late) = (format!("/{gate}"), a.with("b").late);
+        from.now(&path, OriginScript::default().wait(gate).then(&OriginScript::fresh(b"x").bytes()));
+        let (reply, ()) = tokio::join!(a.get(&path), async {
+            until("a late answer", || a.with("b").late > late).await;
+            from.open(gate);
+        });
+        assert!(reply.cache_status().contains("fleet=\"b\""), "{gate}: {}", reply.cache_status());
     }
     from.on("/four", OriginScript::fresh(b"x"));
     let reply = a.get("/four").await;

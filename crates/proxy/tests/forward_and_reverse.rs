@@ -126,8 +126,14 @@ async fn default_ttl_starts_off() {
     origin.on("/a.deb", OriginScript::ok(&[], b"x"));
     let url = origin.url("/a.deb");
     let proxy = TestProxy::forward().await;
-    get(proxy.address, &url, &[]).await;
-    assert!(!get(proxy.address, &url, &[]).await.is_hit());
+    for _ in 0..2 {
+        let reply = get(proxy.address, &url, &[]).await;
+        assert_eq!(reply.cache_status(), "nectary; fwd=uri-miss; fwd-status=200; detail=no-lifetime");
+    }
+    // A response that says itself that it is stale has a lifetime.
+    origin.on("/stale", OriginScript::ok(&["cache-control: max-age=0"], b"x"));
+    let reply = get(proxy.address, &origin.url("/stale"), &[]).await;
+    assert_eq!(reply.cache_status(), "nectary; fwd=uri-miss; fwd-status=200");
     let rule = "127.0.0.1/*.deb=1h".parse_rule();
     let proxy = TestProxy::start(nectary_proxy::ProxyOptions { default_ttl: vec![rule], ..options() }).await;
     get(proxy.address, &url, &[]).await;

@@ -107,6 +107,51 @@ async fn purge_accepts_any_site_name() {
     assert!(!ask("one.example").await.is_hit());
 }
 
+/// A purge for a host that no site has is made all the same, and its answer says so.
+#[tokio::test]
+async fn purges_of_unknown_hosts_say_so() {
+    let (one, other) = (TestOrigin::start().await, TestOrigin::start().await);
+    let mut config = two(&one, &other);
+    config.admin.listen = vec![at(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], 0))))];
+    let proxy = configured(config).await;
+    let ask = async |body: &str, accept: &str| {
+        let length = format!("content-length: {}", body.len());
+        let mut client = TestClient::connect(proxy.admin_address.expect("one")).await;
+        let lines = ["POST /purge HTTP/1.1", "host: localhost", AUTHORIZATION, &length, accept];
+        client.send(request(&lines).as_bytes()).await;
+        client.send(body.as_bytes()).await;
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (200, "nectary; detail=purged"), "{body}");
+        reply.text().trim().to_owned()
+    };
+    let (unknown, known) = (r#"{"url": "http://three.example/x"}"#, r#"{"url": "http://www.one.example/x"}"#);
+    let json = "accept: application/json";
+    assert_eq!(ask(unknown, "accept: */*").await, "purged http://three.example/x; but no site has this host");
+    assert_eq!(ask(unknown, json).await, r#"{"note":"no site has this host","purged":"http://three.example/x"}"#);
+    assert_eq!(ask(known, json).await, r#"{"purged":"http://www.one.example/x"}"#);
+    let (reopener, none) = (proxy.reopener(), Some("no site has this host"));
+    for (url, is_prefix, doubt) in [
+        ("https://A.two.example:81", false, None),
+        ("http://b.two.example/", true, None),
+        ("http://one", true, None),
+        ("http://three.example", false, none),
+        ("http://three.example/a/", true, none),
+        ("http://three.ex", true, none),
+    ] {
+        assert_eq!(reopener.doubt_of(url, is_prefix).as_deref(), doubt, "{url}");
+    }
+    let (forward, reverse) = (TestProxy::forward().await, TestProxy::reverse(one.address).await);
+    assert_eq!(forward.reopener().doubt_of("http://three.example/x", false), None);
+    let own = one.url("/");
+    for (url, is_prefix) in
+        [(own.as_str(), false), (own.as_str(), true), (&own[..own.len() - 1], true), ("http://12", true)]
+    {
+        assert_eq!(reverse.reopener().doubt_of(url, is_prefix), None, "{url}");
+    }
+    let doubt = reverse.reopener().doubt_of("http://www.example.org/x", false);
+    assert_eq!(doubt, Some(format!("the URLs of this proxy begin with {own}")));
+}
+
 #[tokio::test]
 async fn host_rule_sets_origin_host() {
     let origins =

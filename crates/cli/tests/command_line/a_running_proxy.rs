@@ -484,6 +484,16 @@ fn unwritable_log_is_a_problem() {
     assert_eq!(std::fs::read_to_string(scratch.file("log")).expect("a log").lines().count(), 1);
 }
 
+/// The start goes on as far as the address, which this machine does not have.
+#[test]
+fn unused_lifetimes_are_told_at_start() {
+    let scratch = CommandScratch::new("unused-lifetimes");
+    let line = "proxy --listen 192.0.2.1:80 --store ./s --memory 32M --origin http://app.internal";
+    let found = scratch.run(&format!("{line} --default-ttl www.example=1h --default-ttl /x=5m")).exits(1);
+    let found = found.says("--default-ttl www.example=3600s never counts: URLs have the host app.internal");
+    assert_eq!(found.errors.matches("never counts").count(), 1, "{}", found.errors);
+}
+
 /// The status says that the origin refuses every connection.
 #[test]
 fn refusing_origin_degrades_proxy() {

@@ -22,7 +22,7 @@ pub const RULES: &str = "nectary-fleet-rules";
 /// `1` in a request whose `Range` is a part of the route's `part-size`, of which a copy may be kept.
 pub const PART: &str = "nectary-fleet-part";
 /// With [`PART`], if another part was requested before: the validator of that one. A stored part with another validator is
-/// validated first.
+/// validated first. If the origin has another body, stored parts with the named validator are, too, when they are wanted.
 pub const VALIDATOR: &str = "nectary-fleet-validator";
 /// In a request that fills no store: the node answers with what it has stored, and does not ask the origin, which the
 /// asking node does then. [`STORED_FRESH`], [`STORED_ON_ERROR`] or [`STORED_UNREACHABLE`].

@@ -60,13 +60,14 @@ pub enum CacheStatus {
         /// Whether the request waited for another request's fetch.
         collapsed: bool,
     },
-    /// The request was forwarded to the origin, and the response was not stored because its body is longer than the
-    /// store accepts.
-    TooLarge {
+    /// The request was forwarded to the origin, and the response was not stored for a reason that is known.
+    Unstored {
         /// The reason why the request was forwarded.
         why: ForwardReason,
         /// The origin's status.
         status: u16,
+        /// A token that names the reason why the response was not stored.
+        detail: &'static str,
     },
     /// The request was answered from the store with a stale response because the origin failed.
     Stale {
@@ -108,8 +109,8 @@ impl CacheStatus {
                 }
                 result
             }
-            CacheStatus::TooLarge { why, status } => {
-                write!(out, "{CACHE_NAME}; fwd={}; fwd-status={status}; detail=too-large", why.token())
+            CacheStatus::Unstored { why, status, detail } => {
+                write!(out, "{CACHE_NAME}; fwd={}; fwd-status={status}; detail={detail}", why.token())
             }
             CacheStatus::Stale { why, status, ttl_s } => {
                 let result = write!(out, "{CACHE_NAME}; fwd={}", why.token());
@@ -148,7 +149,7 @@ mod tests {
             (forwarded(ForwardReason::Method, Some(201), false, false), "nectary; fwd=method; fwd-status=201"),
             (forwarded(ForwardReason::Bypass, None, false, false), "nectary; fwd=bypass"),
             (
-                CacheStatus::TooLarge { why: ForwardReason::UriMiss, status: 200 },
+                CacheStatus::Unstored { why: ForwardReason::UriMiss, status: 200, detail: "too-large" },
                 "nectary; fwd=uri-miss; fwd-status=200; detail=too-large",
             ),
             (CacheStatus::Own { detail: "loop" }, "nectary; detail=loop"),

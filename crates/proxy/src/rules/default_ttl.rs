@@ -59,12 +59,26 @@ impl DefaultTtlRule {
         Duration::from_secs(self.ttl_s)
     }
 
-    fn matches(&self, host: &[u8], path: &[u8]) -> bool {
-        let host_matches = match self.host.strip_prefix(b"*") {
+    /// Whether the rule is for URLs of a host, which is written as in keys.
+    pub(crate) fn is_for_host(&self, host: &[u8]) -> bool {
+        match self.host.strip_prefix(b"*") {
             Some(suffix) => host.ends_with(suffix),
             None => host == self.host,
-        };
-        host_matches && if self.path.contains(&b'*') { glob(&self.path, path) } else { path.starts_with(&self.path) }
+        }
+    }
+
+    /// Whether this rule certainly matches every URL that another one matches. Of two patterns of paths with `*` that is known
+    /// only if they are the same.
+    pub(crate) fn covers(&self, other: &DefaultTtlRule) -> bool {
+        let covers_path =
+            if self.path.contains(&b'*') { self.path == other.path } else { other.path.starts_with(&self.path) };
+        // A wildcard covers a host that ends as it does, and so also a longer wildcard.
+        covers_path && self.is_for_host(&other.host)
+    }
+
+    fn matches(&self, host: &[u8], path: &[u8]) -> bool {
+        self.is_for_host(host)
+            && if self.path.contains(&b'*') { glob(&self.path, path) } else { path.starts_with(&self.path) }
     }
 }
 
@@ -168,6 +182,31 @@ mod tests {
         assert_eq!(DefaultTtl::default().for_key(b"http://a/"), None);
         let one = DefaultTtl::new(vec![DefaultTtlRule::parse("a/x=1").expect("a rule")]);
         assert_eq!(one.for_key(b"http://a/y"), None);
+    }
+
+    #[test]
+    fn covered_rules_are_found() {
+        let covers = |one: &str, other: &str| {
+            let rule = |text: &str| DefaultTtlRule::parse(&format!("{text}=1")).expect("a rule");
+            rule(one).covers(&rule(other))
+        };
+        for (one, other) in [
+            ("*", "a/x"),
+            ("*", "*.a"),
+            ("*", "/x*y"),
+            ("*.a", "b.a/x"),
+            ("*.a", "*.b.a"),
+            ("a", "a/x"),
+            ("/x", "a/x/y"),
+            ("/x", "/x*"),
+            ("/*.deb", "a/*.deb"),
+        ] {
+            assert!(covers(one, other), "{one} {other}");
+            assert!(!covers(other, one), "{other} {one}");
+        }
+        for (one, other) in [("a", "b"), ("*.a", "a"), ("/x", "/y"), ("/x*", "/xy"), ("a/x", "b/x/y")] {
+            assert!(!covers(one, other), "{one} {other}");
+        }
     }
 
     #[test]

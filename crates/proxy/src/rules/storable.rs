@@ -34,7 +34,9 @@ pub enum Storability {
     NotAllowed,
     /// The response has `Vary: *`, or more names in `Vary` than the cache supports.
     Vary,
-    /// The response would be stale as soon as it arrives, and could never be validated.
+    /// The response would be stale as soon as it arrives, as nothing gives it a lifetime, and could never be validated.
+    NoLifetime,
+    /// The response would be stale as soon as it arrives, as it says itself, and could never be validated.
     Useless,
 }
 
@@ -42,6 +44,11 @@ impl Storability {
     /// Whether the response may be stored.
     pub fn is_storable(self) -> bool {
         self == Storability::Storable
+    }
+
+    /// Whether the response would be stored if it had a lifetime: neither it nor the operator says how long it is fresh.
+    pub fn lacks_lifetime(self) -> bool {
+        matches!(self, Storability::NotAllowed | Storability::NoLifetime)
     }
 
     /// Whether the stored response for the URL must be purged, because the origin now has a different response, which
@@ -105,7 +112,8 @@ pub fn storability(
     }
     let has_validator = headers.contains_key(ETAG) || headers.contains_key(LAST_MODIFIED);
     if (freshness.lifetime_ms == 0 || response.no_cache) && !has_validator {
-        return Storability::Useless;
+        let is_unsaid = freshness.source == LifetimeSource::None && !response.no_cache;
+        return if is_unsaid { Storability::NoLifetime } else { Storability::Useless };
     }
     Storability::Storable
 }
@@ -174,7 +182,8 @@ mod tests {
                 Storable,
             ),
             ("vary star", "GET", &[], 200, &[fresh, ("vary", "accept, *")], Vary),
-            ("nothing to go by", "GET", &[], 200, &[], Useless),
+            ("nothing to go by", "GET", &[], 200, &[], NoLifetime),
+            ("404 with nothing to go by", "GET", &[], 404, &[("cache-control", "public")], NoLifetime),
             ("always validated", "GET", &[], 200, &[("cache-control", "no-cache"), ("etag", "\"a\"")], Storable),
             ("never validatable", "GET", &[], 200, &[("cache-control", "no-cache, max-age=9")], Useless),
             ("expired, no validator", "GET", &[], 200, &[("expires", "0")], Useless),
@@ -193,6 +202,7 @@ mod tests {
                 lifetime(status, &response, &directives, None, 0),
             );
             assert_eq!(found, *expected, "{name}");
+            assert_eq!(found.lacks_lifetime(), matches!(expected, NotAllowed | NoLifetime), "{name}");
         }
     }
 }

@@ -122,6 +122,8 @@ pub(super) async fn reach(request: &ClientRequest) -> ReachedAnswer {
                 LookupVerdict::Serve(_, age_s, ttl_s) => return hit(age_s, ttl_s),
                 LookupVerdict::ServeAndValidate(age_s, ttl_s) => {
                     match failing(request) {
+                        // The node that asks may be waiting for one that validates it.
+                        _ if request.method == Method::GET && stored_alone(request).is_some() => {}
                         None => validate_for_later(request, key, &variant.names, &object, None),
                         Some((_, None)) => {}
                         Some((_, probe)) => validate_for_later(request, key, &variant.names, &object, probe),
@@ -331,6 +333,7 @@ async fn alone(request: ClientRequest, why: ForwardReason, stale: Option<StoredO
 /// response can be validated, only a request for a range does so because of what is remembered: a range validates nothing.
 fn goes_alone(request: &ClientRequest, is_stale: bool) -> bool {
     request.method == Method::HEAD
+        || stored_alone(request).is_some()
         || !may_fill(request)
         || request.directives.no_store
         || request.worker.fills.get() >= request.worker.options.limits.fills_max

@@ -4,7 +4,9 @@
 //! continues if the first client disconnects. It decides the kind of response (confirmation, storable, not storable)
 //! and reports it to the request that began the fetch. It writes the body into the fill, from which all waiting
 //! requests read. If the body is incomplete, the fill fails. A fetch for a part (`parts`) requests its range, and stores
-//! the part, or the response as a whole if the origin has sent that.
+//! the part, or the response as a whole if the origin has sent that. `superseded` purges what the answer takes the place of.
+
+mod superseded;
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -15,15 +17,15 @@ use http::header::{ACCEPT_ENCODING, FORWARDED, RANGE, TRANSFER_ENCODING, VIA};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use nectary_host::log::LogLevel;
 use nectary_store::{Fill, KeyRef, StoredObject};
 use tokio::sync::oneshot;
 
+use self::superseded::{leave_part, supersede};
+pub(super) use self::superseded::{purge, purge_copies};
 use super::herald::InformationalRelay;
 use super::lookup::facts_of;
 use super::parts::part_facts::PartAnswer;
 use super::parts::part_range::PartRange;
-use super::pass::PURGE_FAILED;
 use super::peers::{AskedOfNode, NodeBody};
 use super::peers::{PeerAnswer, PeerQuestion};
 use super::request::ClientRequest;
@@ -328,7 +330,12 @@ async fn take_from_peer(
         return fetch_body(plan, fill, response, lease, times, Sender::Node, tell).await;
     }
     fill.decline();
+    // The owner joins a whole body from parts, of which this node can keep copies when it has no whole response.
+    let is_joined = plan.part.is_none() && plan.route.part_bytes.is_some() && response.status() == StatusCode::OK;
     _ = tell.send(FetchOutcome::Direct(response, lease));
+    if is_joined && plan.stale.is_some() {
+        supersede(plan, Sender::Node).await;
+    }
 }
 
 /// Who sends a body.
@@ -421,12 +428,14 @@ async fn fetch_body(
             None
         }
         Some(PartAnswer::Part(bytes)) => Some(bytes),
-        Some(PartAnswer::Behind) => return leave_part(plan, fill, tell, FetchOutcome::Direct(response, lease)).await,
+        Some(PartAnswer::Behind) => {
+            return leave_part(plan, fill, from, (tell, FetchOutcome::Direct(response, lease))).await;
+        }
         Some(PartAnswer::Useless) => {
             // This ends the connection to the origin, with the rest of the body.
             drop((response, lease));
             remember(plan, HitForMissReason::NoParts, times.response_ms);
-            return leave_part(plan, fill, tell, FetchOutcome::NoPart).await;
+            return leave_part(plan, fill, from, (tell, FetchOutcome::NoPart)).await;
         }
     };
     let is_part = part_bytes.is_some();
@@ -464,7 +473,7 @@ async fn fetch_body(
         _ = tell.send(FetchOutcome::Direct(response, lease));
         let is_newer = verdict.is_storable() && !is_trouble(status);
         if plan.stale.is_some() && (is_newer || verdict.supersedes(status)) {
-            purge(&plan.worker, &plan.key).await;
+            supersede(plan, from).await;
         }
         return;
     };
@@ -481,7 +490,7 @@ async fn fetch_body(
             if is_too_large { FetchOutcome::TooLarge(response, lease) } else { FetchOutcome::Refused(response, lease) };
         _ = tell.send(told);
         if is_too_large && plan.stale.is_some() && !is_trouble(status) {
-            purge(&plan.worker, &plan.key).await;
+            supersede(plan, from).await;
         }
         return;
     }
@@ -530,17 +539,6 @@ async fn fetch_body(
     }
 }
 
-/// Ends the fetch of a part that the origin does not give, and says what it gave instead. Parts that were stored before
-/// are of a body that the origin no longer has.
-async fn leave_part(plan: &FetchPlan, fill: Fill, tell: oneshot::Sender<FetchOutcome>, told: FetchOutcome) {
-    fill.decline();
-    // A fetch of the whole that begins after this must not be purged.
-    if plan.stale.is_some() {
-        purge(&plan.worker, &plan.key).await;
-    }
-    _ = tell.send(told);
-}
-
 /// The names by which the URL is known to vary, for a response that is a part or a whole one.
 fn known_names(plan: &FetchPlan, is_part: bool) -> Cow<'_, [HeaderName]> {
     if plan.part.is_none() || is_part {
@@ -583,15 +581,6 @@ fn keeps_cookies(route: &SiteRoute, headers: &HeaderMap) -> bool {
 /// Whether a status says nothing about the resource, because it is a server error or no status of HTTP (RFC 9110, 15).
 fn is_trouble(status: StatusCode) -> bool {
     status.as_u16() >= 500
-}
-
-/// Purges stored responses that the origin has superseded.
-pub(super) async fn purge(worker: &ProxyWorker, key: &[u8]) {
-    worker.stats.invalidations.add(1);
-    if let Err(error) = worker.purge_key(key).await {
-        let url = String::from_utf8_lossy(key);
-        PURGE_FAILED.write(LogLevel::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
-    }
 }
 
 fn storability_of(plan: &FetchPlan, response: &Response<Incoming>, is_part: bool, times: ExchangeTimes) -> Storability {

@@ -92,10 +92,23 @@ impl Drop for UnsafeRequestGuard<'_> {
 /// The reason why a response is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnstoredReason {
-    /// The response is not stored for a reason other than its size.
+    /// The response is not stored for a reason other than these.
     Any,
     /// The response is longer than the store accepts.
     TooLarge,
+    /// Neither the response nor the operator says how long it is fresh.
+    NoLifetime,
+}
+
+impl UnstoredReason {
+    /// The token that names the reason in the status for clients, if it has one.
+    fn detail(self) -> Option<&'static str> {
+        match self {
+            UnstoredReason::Any => None,
+            UnstoredReason::TooLarge => Some("too-large"),
+            UnstoredReason::NoLifetime => Some("no-lifetime"),
+        }
+    }
 }
 
 /// Passes a response that is not stored to the client.
@@ -119,7 +132,7 @@ pub(super) fn forward_part(
     size: UnstoredReason,
     part: Option<(Range<u64>, u64)>,
 ) -> Response<ReplyBody> {
-    let size = review(&request, &response, size);
+    let size = review(&request, &response, why, size);
     let node = NodeBody::of(&request, &response);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
@@ -134,9 +147,9 @@ pub(super) fn forward_part(
     }
     parts.headers.append(VIA, request.worker.via.clone());
     let status = parts.status.as_u16();
-    let cache_status = match size {
-        UnstoredReason::Any => CacheStatus::Forwarded { why, status: Some(status), stored: false, collapsed: false },
-        UnstoredReason::TooLarge => CacheStatus::TooLarge { why, status },
+    let cache_status = match size.detail() {
+        None => CacheStatus::Forwarded { why, status: Some(status), stored: false, collapsed: false },
+        Some(detail) => CacheStatus::Unstored { why, status, detail },
     };
     parts.headers.append(CACHE_STATUS, cache_status.value());
     // The response to a HEAD names a length in HTTP/2, too, but has no body.
@@ -177,17 +190,28 @@ fn whole_bytes(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
 }
 
-/// Looks at a response for a URL whose responses could not be stored. If this one could have been, the URL is
-/// forgotten, so that the next request fills the store. If only its length forbids that, returns [`UnstoredReason::TooLarge`].
-fn review(request: &ClientRequest, response: &Response<Incoming>, size: UnstoredReason) -> UnstoredReason {
+/// Looks at a response that is not stored, and finds the reason: that it has no lifetime, unless it is not to be stored anyway.
+/// If it could have been stored, and the URL is one whose responses could not, the URL is forgotten, so that the next request
+/// fills the store. If only its length forbids that, returns [`UnstoredReason::TooLarge`].
+fn review(
+    request: &ClientRequest,
+    response: &Response<Incoming>,
+    why: ForwardReason,
+    size: UnstoredReason,
+) -> UnstoredReason {
     let worker = &request.worker;
     let is_remembered = worker.hit_for_miss.borrow().contains(&request.key, &request.headers, request.at_ms);
-    if request.method != Method::GET || !is_remembered {
+    let is_for_store = size == UnstoredReason::Any && !matches!(why, ForwardReason::Bypass | ForwardReason::Method);
+    if request.method != Method::GET || !(is_remembered || is_for_store) {
         return size;
     }
     let facts = (&request.method, &request.key[..], &request.headers, &request.directives);
     let found = (response.status(), response.headers(), request.at_ms);
-    if !request.route.policy.storability(facts, found).is_storable() {
+    let verdict = request.route.policy.storability(facts, found);
+    if is_for_store && verdict.lacks_lifetime() {
+        return UnstoredReason::NoLifetime;
+    }
+    if !is_remembered || !verdict.is_storable() {
         return size;
     }
     // A body without a length may turn out to be too long.

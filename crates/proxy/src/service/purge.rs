@@ -155,11 +155,12 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
         (None, Err(text)) => return refused(text),
     };
     let effect = effect_of(&request, is_soft);
+    let doubt = doubt_of(&request, &subject);
     if let Some(seat) = &request.worker.fleet
         && let Some((scope, what)) = scope_of(&request, &subject)
     {
-        let things = PurgedThings { json: serde_json::json!({ "purged": what }), text: what };
-        return fleet_purge::purge(&request, seat, (scope, effect, wish), things).await;
+        let (json, text) = told(&what, doubt);
+        return fleet_purge::purge(&request, seat, (scope, effect, wish), PurgedThings { json, text }).await;
     }
     let (what, result) = match subject {
         PurgeSubject::Tags(tags) => {
@@ -177,10 +178,34 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
         }
     };
     match result {
-        Ok(()) => purged(&request, effect, serde_json::json!({ "purged": what }), &what),
+        Ok(()) => {
+            let (json, text) = told(&what, doubt);
+            purged(&request, effect, json, &text)
+        }
         Err(error) => {
             let (status, detail, text) = failure(&what, &error, effect);
             own(&request, status, detail, &text, false)
+        }
+    }
+}
+
+/// Why a purge finds nothing that the sites of now have stored; `None` if it may.
+fn doubt_of(request: &ClientRequest, subject: &PurgeSubject) -> Option<String> {
+    let (url, is_prefix) = match subject {
+        PurgeSubject::Url(url) => (url, false),
+        PurgeSubject::Prefix(url) => (url, true),
+        PurgeSubject::Tags(_) | PurgeSubject::All => return None,
+    };
+    request.worker.sites.borrow().doubt_of(&KeysOfUrl { url, is_prefix })
+}
+
+/// What was purged, as JSON and in words, and what is doubtful about it.
+fn told(what: &str, doubt: Option<String>) -> (serde_json::Value, String) {
+    match doubt {
+        None => (serde_json::json!({ "purged": what }), what.to_owned()),
+        Some(doubt) => {
+            let text = format!("{what}; but {doubt}");
+            (serde_json::json!({ "note": doubt, "purged": what }), text)
         }
     }
 }

@@ -25,6 +25,7 @@ pub(crate) use header_edits::HeaderEdits;
 pub(crate) use live_sites::LiveSites;
 pub(crate) use name_rule::NameRule;
 pub(crate) use preset::preset;
+pub use preset::unused_lifetimes;
 pub(crate) use query_rule::QueryRule;
 pub(crate) use site_key::SiteKey;
 pub(crate) use site_route::{HostSent, RedirectTo, RouteName, RouteTarget, SiteRoute, path_of};

@@ -51,6 +51,16 @@ impl SiteKey {
         }
     }
 
+    /// What all keys begin with, scheme and authority; `None` if the client's host decides.
+    pub fn fixed_prefix(&self) -> Option<&[u8]> {
+        (self.client == ClientHost::Ignored).then_some(&self.prefix[..])
+    }
+
+    /// Whether the first name of the site, or the origin, begins so.
+    pub fn begins_with(&self, beginning: &[u8]) -> bool {
+        self.prefix.starts_with(beginning)
+    }
+
     /// What all keys begin with.
     #[cfg(test)]
     pub fn prefix(&self) -> &[u8] {

@@ -1,9 +1,11 @@
 //! The keys of a URL that an operator names, for example to purge it.
 //!
-//! Owns: finding the site of a URL, whichever of its names and whether `http` or `https` the operator writes.
+//! Owns: finding the site of a URL, whichever of its names and whether `http` or `https` the operator writes; and saying so if
+//! there is none.
 
 use http::Uri;
 
+use super::site_route::RouteTarget;
 use super::site_table::SiteTable;
 use crate::rules::key::push_key;
 
@@ -46,6 +48,35 @@ impl SiteTable {
             }
         }
         if keys.is_empty() { as_it_is() } else { keys }
+    }
+
+    /// Why no response for a URL, or for the URLs that begin so, is stored by this table; `None` if one may be. What a former
+    /// table has stored may be there.
+    pub fn doubt_of(&self, wanted: &KeysOfUrl<'_>) -> Option<String> {
+        let (_, rest) = wanted.url.split_once("://")?;
+        let (host, path) = rest.find('/').map_or((rest, None), |slash| (&rest[..slash], Some(&rest[slash..])));
+        let route = self.find(Some(host.as_bytes()), path.unwrap_or("/").as_bytes());
+        match &route.target {
+            // It may be the beginning of a host.
+            RouteTarget::NoSite if wanted.is_prefix && path.is_none() => {
+                let key = own_key(wanted);
+                let is_begun = self.routes().iter().any(|route| route.key.begins_with(&key));
+                (!is_begun).then(|| "no site has this host".to_owned())
+            }
+            RouteTarget::NoSite => Some("no site has this host".to_owned()),
+            RouteTarget::NoRoute if !wanted.is_prefix => {
+                Some("the site of this host has no route for this path".to_owned())
+            }
+            RouteTarget::Pool(_) if !self.has_names() => {
+                let (prefix, key) = (route.key.fixed_prefix()?, own_key(wanted));
+                let rest = key.strip_prefix(prefix);
+                let is_known = rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
+                    || (wanted.is_prefix && prefix.starts_with(&key));
+                let prefix = String::from_utf8_lossy(prefix);
+                (!is_known).then(|| format!("the URLs of this proxy begin with {prefix}/"))
+            }
+            _ => None,
+        }
     }
 }
 

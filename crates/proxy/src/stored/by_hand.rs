@@ -103,7 +103,7 @@ pub fn describe(
     let verdict = ResponsePolicy::default().storability(request, (StatusCode::OK, &headers, now_ms));
     match verdict {
         Storability::Storable => {}
-        Storability::Useless => {
+        Storability::Useless | Storability::NoLifetime => {
             return Err("it would be stale at once: give a longer lifetime, or an etag to validate it".to_owned());
         }
         Storability::SetCookie => return Err("a response with set-cookie is not stored".to_owned()),

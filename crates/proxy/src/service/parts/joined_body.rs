@@ -2,7 +2,7 @@
 //!
 //! Owns: the order of the parts, the look at the next one while one is sent, and the check that all of them are of the
 //! same body. A part whose facts differ is not sent: the body ends with an error, and what is stored of the URL is
-//! purged, once for all who read that body (`part_purges`).
+//! purged at this node, once for all who read that body (`part_purges`).
 //!
 //! | the next part is | then |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | stored, with the facts of the first one, and softly purged before the client's request | it is validated first, or served stale if that is allowed |
 //! | stored, with other facts | the origin is asked whether it has changed; if not, the first one was out of date |
 //! | not stored | it is fetched and stored |
-//! | not stored, and its owner in a fleet has it with another validator | the owner asks the origin whether it has changed |
-//! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
+//! | not stored, and its owner in a fleet has it with another validator | the owner asks the origin whether it has changed; if so, it also validates its parts with the validator of the first one |
+//! | not stored, and cannot be at present | it is requested for this client alone: from its owner in a fleet, else from the origin with the proof that `rest` wants |
 //! | lost while it is sent, or its fetch breaks off | its rest is requested in the same way, once |
 //! | answered with an error that may be about the client | it is requested in the same way, and nothing is purged |
 //!
@@ -23,18 +23,20 @@ use std::ops::Range;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
-use http::{Method, StatusCode};
+use http::Method;
 use nectary_host::fleet::NodeStanding;
 use nectary_store::{FillReader, StoredObject};
 use tokio::sync::oneshot;
 
 use super::super::cached::{self, ReachedAnswer, UsableBody};
-use super::super::fetch::purge;
+use super::super::fetch::{purge, purge_copies};
 use super::super::request::ClientRequest;
 use super::super::rest::{self, StoredHead};
+use super::body_verdict::{BodyVerdict, judge};
+use super::facts_of;
 use super::part_facts::PartFacts;
 use super::part_range::PartRange;
-use super::{facts_of, read};
+use super::passed_part::{ask_owner, is_of_node, passed_on};
 use crate::access_log::AnswerNote;
 use crate::body::BodyContent;
 use crate::pieces::{BodyError, LostRange, Pieces, StoredBody};
@@ -46,8 +48,10 @@ pub(crate) enum PartBody {
     Object(StoredObject),
     /// In a fetch under way.
     Filling(FillReader),
-    /// At the origin alone.
-    Origin,
+    /// On its way from the node that owns it, for this client alone.
+    Passed(Pieces),
+    /// At its owner or at the origin.
+    Elsewhere,
 }
 
 impl PartBody {
@@ -141,10 +145,12 @@ struct JoinedBodyStream {
 /// A part that is being sent.
 struct SentPart {
     pieces: Pieces,
+    /// The bytes that come before those that are to be sent.
+    skipped: u64,
     /// What is still to be sent of it, as a range of the whole body; not empty.
     left: Range<u64>,
-    /// Whether it comes from the origin for this client alone.
-    is_of_origin: bool,
+    /// Whether it was requested for this client alone. Then nobody else has its rest.
+    is_alone: bool,
 }
 
 impl JoinedBodyStream {
@@ -164,6 +170,9 @@ impl JoinedBodyStream {
             let sent = self.sent.as_mut()?;
             let error = match sent.pieces.next().await {
                 Some(Ok(mut piece)) => {
+                    let skipped = usize::try_from(sent.skipped).unwrap_or(usize::MAX).min(piece.len());
+                    drop(piece.split_to(skipped));
+                    sent.skipped -= skipped as u64;
                     piece.truncate(usize::try_from(sent.left.end - sent.left.start).unwrap_or(usize::MAX));
                     sent.left.start += piece.len() as u64;
                     if sent.left.is_empty() {
@@ -177,11 +186,11 @@ impl JoinedBodyStream {
                 Some(Err(error)) => error,
                 None => BodyError("a part of the body ended early".into()),
             };
-            if sent.is_of_origin {
+            if sent.is_alone {
                 return Some(Err(error));
             }
             let left = sent.left.clone();
-            match self.of_origin(left, error.to_string()).await {
+            match self.alone(left, error.to_string()).await {
                 Ok(part) => self.sent = Some(part),
                 Err(error) => return Some(Err(error)),
             }
@@ -207,21 +216,28 @@ impl JoinedBodyStream {
                 reader.skip_to(start);
                 StoredBody::of_fill(reader, start, Some(end - start), None).into_pieces()
             }
-            PartBody::Origin => {
+            PartBody::Passed(pieces) => return Ok(Some(SentPart { pieces, skipped: start, left, is_alone: true })),
+            PartBody::Elsewhere => {
                 let why = "a part of it cannot be stored at present".to_owned();
-                return self.of_origin(left, why).await.map(Some);
+                return self.alone(left, why).await.map(Some);
             }
         };
-        Ok(Some(SentPart { pieces, left, is_of_origin: false }))
+        Ok(Some(SentPart { pieces, skipped: 0, left, is_alone: false }))
     }
 
-    /// Requests a range of the whole body from the origin, for this client alone.
-    async fn of_origin(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
+    /// Requests a range of the whole body, which is in one part, for this client alone: from the part's owner, or else from
+    /// the origin.
+    async fn alone(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
+        let part = PartRange::holding(left.start, self.part.part_bytes());
+        if let Some(pieces) = ask_owner(&self.request.of_part(part), part, &self.facts).await {
+            let skipped = left.start.saturating_sub(part.start());
+            return Ok(SentPart { pieces, skipped, left, is_alone: true });
+        }
         let kept = StoredHead::Metadata(self.metadata.clone());
         let resume = rest::of_parts(&self.request, kept, self.facts.whole_bytes);
         let resume = resume.ok_or_else(|| BodyError("a part of the body is nowhere".into()))?;
         let pieces = resume(LostRange { start: left.start, end: Some(left.end), size_bytes: None, why }).await?;
-        Ok(SentPart { pieces, left, is_of_origin: true })
+        Ok(SentPart { pieces, skipped: 0, left, is_alone: true })
     }
 
     /// Begins to look for the next part, if it is wanted. The task ends when it has found it; a fetch that it began goes on
@@ -252,7 +268,7 @@ async fn find(
     let worker = request.worker.clone();
     if worker.is_leaving.get() || request.standing() == NodeStanding::ValidateOnly {
         // Another process may have opened the store, or another node may have purged what is in it.
-        return Ok(PartBody::Origin);
+        return Ok(PartBody::Elsewhere);
     }
     request.method = Method::GET;
     request.answer = AnswerNote::default();
@@ -272,35 +288,24 @@ async fn find(
         }
         request.directives.no_cache = !is_same;
     }
-    match cached::reach(&request).await {
-        ReachedAnswer::Usable(found) if facts_of(&request, part, &found.body).as_ref() == Some(facts) => {
-            return Ok(PartBody::of(found.body));
+    let reached = cached::reach(&request).await;
+    match (judge(&request, part, &reached, |found| found == facts), reached) {
+        (BodyVerdict::Same, ReachedAnswer::Usable(found)) => return Ok(PartBody::of(found.body)),
+        (BodyVerdict::Other, _) => {}
+        (BodyVerdict::Unknown, ReachedAnswer::Unstored(unstored, ..)) if is_of_node(&unstored.0) => {
+            let passed = passed_on(&request, part, facts, *unstored);
+            return Ok(passed.map_or(PartBody::Elsewhere, PartBody::Passed));
         }
-        // The origin is asked again when the part is sent.
-        ReachedAnswer::Alone(..) | ReachedAnswer::Failed(..) => return Ok(PartBody::Origin),
-        ReachedAnswer::Unstored(unstored, ..) => {
-            let status = unstored.0.status();
-            if status == StatusCode::PARTIAL_CONTENT || !is_about_the_body(status) {
-                return Ok(PartBody::Origin);
-            }
-        }
-        ReachedAnswer::Usable(found) => {
-            let status = read(&request, &found.body, |stored| stored.head.status);
-            if status.is_some_and(|status| !is_about_the_body(status)) {
-                return Ok(PartBody::Origin);
-            }
-        }
-        ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
+        // It is requested again when the part is sent.
+        (BodyVerdict::Same | BodyVerdict::Unknown, _) => return Ok(PartBody::Elsewhere),
     }
     if worker.part_purges.begin(&request.key, known_purge) {
-        purge(&worker, &request.key).await;
+        // The owner of the key has judged by the same validator what it has.
+        match request.is_copy() {
+            true => purge_copies(&worker, &request.key).await,
+            false => purge(&worker, &request.key).await,
+        }
         worker.part_purges.end(&request.key);
     }
     Err(BodyError("the origin has another body now".into()))
-}
-
-/// Whether an answer with this status, instead of a part, says that the origin has another body or none. Any other may
-/// be about the client, as a `401`, or about the moment, as a `429`: no client may purge by it what others use.
-fn is_about_the_body(status: StatusCode) -> bool {
-    status.is_success() || matches!(status.as_u16(), 301 | 308 | 404 | 410 | 416)
 }

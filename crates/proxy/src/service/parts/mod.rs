@@ -20,18 +20,22 @@
 //!
 //! In a fleet all parts of a URL have the owner of its key. A node that has not stored a part asks the owner for that part's
 //! range ([`serve_part`]), keeps it in memory alone, and joins as ever: what differs is not sent, from whichever node it is.
+//! `body_verdict` decides which stored part may be of a former body.
 //!
 //! *Source*: RFC 9110, 14 and 15.3.7; RFC 9111, 3.3 and 3.4.
 
+mod body_verdict;
 mod joined_body;
 pub(super) mod part_facts;
 mod part_purges;
 pub(super) mod part_range;
+mod passed_part;
 
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use nectary_host::fleet::peer_headers::VALIDATOR;
 
+use self::body_verdict::{doubt, note_body};
 use self::joined_body::{JoinedBody, PartBody};
 use self::part_facts::PartFacts;
 pub(crate) use self::part_purges::PartPurges;
@@ -66,9 +70,12 @@ pub(super) async fn serve(request: ClientRequest, part_bytes: u64) -> Response<R
     let mut position = if has_range { first_byte(&request.headers) } else { 0 };
     for _ in 0..HEADS_MAX {
         let part = PartRange::holding(position, part_bytes);
-        let of_part = request.of_part(part);
+        let mut of_part = request.of_part(part);
         let known_purge = request.worker.part_purges.last();
-        let found = match cached::reach(&of_part).await {
+        doubt(&mut of_part, part, None).await;
+        let reached = cached::reach(&of_part).await;
+        note_body(&of_part, part, None, &reached);
+        let found = match reached {
             ReachedAnswer::Usable(found) => found,
             other => return otherwise(request, part, other).await,
         };
@@ -94,14 +101,11 @@ pub(super) async fn serve_part(mut request: ClientRequest, part_bytes: u64) -> R
     if !may_be_joined(&request, part_bytes) || cached::has_whole(&request).await || has_no_parts(&request) {
         return cached::serve(request).await;
     }
-    if let Some(validator) = request.headers.get(VALIDATOR)
-        && let Some(object) = cached::stored_part(&of_part).await
-        && facts_of(&of_part, part, &UsableBody::Object(object, 0)).is_none_or(|facts| facts.validator() != validator)
-    {
-        // The node has another part of another body, which may be a newer one.
-        of_part.directives.no_cache = true;
-    }
-    match cached::reach(&of_part).await {
+    let continued = request.headers.get(VALIDATOR);
+    doubt(&mut of_part, part, continued).await;
+    let reached = cached::reach(&of_part).await;
+    note_body(&of_part, part, continued, &reached);
+    match reached {
         ReachedAnswer::NoPart => cached::serve(request).await,
         ReachedAnswer::Alone(..) if has_no_parts(&request) => cached::serve(request).await,
         reached => cached::respond(of_part, reached).await,

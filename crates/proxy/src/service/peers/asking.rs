@@ -1,35 +1,29 @@
 //! Asking another node for an object that is in its share.
 //!
-//! Owns: the request, the order of the nodes that are asked, and which of their answers are used and kept.
+//! Owns: the request, and which answers are used and kept. Leaves to others: which nodes are asked, and when (`turns`).
 
 use std::cell::RefCell;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use http::header::{AGE, CACHE_CONTROL, HOST, PRAGMA, RANGE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use nectary_host::fleet::peer_headers::{
     CLIENT, FLEET, FOUND, FOUND_HIT, FOUND_PASS, FRESH, FROM, HOP, PART, PREFIX, REVISION, RULES, SECURE, STALE, STATE,
-    STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_NONE, STATE_OK, STORED, STORED_FRESH, STORED_ON_ERROR,
-    STORED_UNREACHABLE, TAGS, VALIDATOR,
+    STATE_AWAY, STATE_BEHIND, STATE_FAILED, STATE_NONE, STATE_OK, STORED, STORED_FRESH, TAGS, VALIDATOR,
 };
 use nectary_host::fleet::{FleetNode, NodeName, NodeStanding, OwnerOrder};
 use nectary_host::log::{LogLevel, LogThrottle};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::super::request::ClientRequest;
 use super::body::AskedOfNode;
-use super::pace::WAIT_MAX;
 use crate::connections::EntranceRole;
 use crate::fleet::{FleetPeers, origin_of};
 use crate::rules::invalidate;
-use crate::rules::serve::OriginFailure;
 use crate::rules::tags::tags_of;
 use crate::sites::RouteTarget;
 use crate::upstream::{
@@ -43,15 +37,15 @@ static SILENT: LogThrottle = LogThrottle::every(Duration::from_secs(60));
 
 /// A question to the owners of a key.
 pub(in crate::service) struct PeerQuestion {
-    owners: OwnerOrder,
+    pub(super) owners: OwnerOrder,
     head: RequestHead,
-    peers: Arc<FleetPeers>,
+    pub(super) peers: Arc<FleetPeers>,
     key: Vec<u8>,
     client: IpAddr,
     /// Whether nodes answer from their stores alone: no store is filled, so the origin is this node's to ask.
-    is_of_stores: bool,
+    pub(super) is_of_stores: bool,
     /// The nodes that were not asked, as they have not answered others.
-    left_out: RefCell<Vec<FleetNode>>,
+    pub(super) left_out: RefCell<Vec<FleetNode>>,
 }
 
 /// The answer of another node.
@@ -63,7 +57,7 @@ pub(in crate::service) struct PeerAnswer {
     /// Whether the node keeps it.
     pub is_kept: bool,
     /// The node.
-    from: NodeName,
+    pub(super) from: NodeName,
 }
 
 impl ClientRequest {
@@ -157,7 +151,7 @@ pub(super) fn remove_ours(headers: &mut HeaderMap) {
 
 /// What a node must meet to answer.
 #[derive(Clone, Copy)]
-struct QuestionTerms {
+pub(super) struct QuestionTerms {
     fleet: u64,
     /// What the answering node must have applied.
     applied: u64,
@@ -165,144 +159,72 @@ struct QuestionTerms {
     begun: u64,
     /// What it may have stored to answer, if it must not ask the origin.
     stored: Option<&'static str>,
+    /// Whether it is to say only that it is there.
+    is_for_life: bool,
 }
 
 impl QuestionTerms {
     /// What counts for a question that begins now; `None` if this node may ask nobody.
-    fn now(worker: &ProxyWorker, stored: Option<&'static str>) -> Option<QuestionTerms> {
+    pub fn now(worker: &ProxyWorker, stored: Option<&'static str>) -> Option<QuestionTerms> {
         let gate = worker.fleet.as_ref()?.gate();
         // The fill has begun before `begun` is read: what the store has begun to apply later ends it.
         let begun = gate.begun();
         let (required, applied, fleet) = (gate.required(), gate.applied(), gate.fleet());
         let may_ask = fleet != 0 && required != u64::MAX;
-        may_ask.then_some(QuestionTerms { fleet, applied: applied.max(required), begun: begun.max(required), stored })
+        let (applied, begun) = (applied.max(required), begun.max(required));
+        may_ask.then_some(QuestionTerms { fleet, applied, begun, stored, is_for_life: false })
+    }
+
+    /// The same for an answer from the store alone.
+    pub fn of_store(self) -> QuestionTerms {
+        QuestionTerms { stored: Some(STORED_FRESH), ..self }
     }
 }
 
-/// The requests to nodes that are under way.
-type Running = FuturesUnordered<Pin<Box<dyn Future<Output = NodeVerdict>>>>;
-
 impl PeerQuestion {
-    /// Asks the owners until one answers: the next one when one has failed, and also when it has not answered in the time in
-    /// which it nearly always does. *Returns*: `None` if nobody has answered, or the first one has nothing stored and must not
-    /// ask the origin; then this node asks that.
-    ///
-    /// Call it after the fill has begun in which a copy is kept.
-    pub async fn ask(self: &Rc<Self>, worker: &Rc<ProxyWorker>) -> Option<PeerAnswer> {
-        let asked = QuestionTerms::now(worker, self.is_of_stores.then_some(STORED_FRESH))?;
-        let mut running = Running::new();
-        let mut hedges = HedgedNodes { peers: &self.peers, nodes: Vec::new() };
-        for node in self.owners.others() {
-            if !worker.peer_paces.borrow_mut().may_ask(&node.name, Instant::now()) {
-                self.left_out.borrow_mut().push(node.clone());
-                continue;
-            }
-            let answers = worker.peer_paces.borrow_mut().answers(&node.name);
-            if !running.is_empty() {
-                hedges.nodes.push(node.name.clone());
-            }
-            running.push(Box::pin(self.clone().ask_one(worker.clone(), node.clone(), asked)));
-            let ends = tokio::time::Instant::now() + worker.peer_paces.borrow_mut().wait(&node.name);
-            loop {
-                match timeout_at(ends, running.next()).await {
-                    Ok(Some(NodeVerdict::Answers(answer))) => {
-                        hedges.won_by(&answer.from);
-                        learn(worker, running);
-                        return Some(*answer);
-                    }
-                    Ok(Some(NodeVerdict::HasNothing)) => {
-                        learn(worker, running);
-                        return None;
-                    }
-                    // The others go on, if there are any.
-                    Ok(Some(NodeVerdict::CannotAnswer)) if !running.is_empty() => {}
-                    Ok(_) => break,
-                    Err(_) => {
-                        self.peers.counts.of(&node.name).late.add(1);
-                        worker.peer_paces.borrow_mut().late(&node.name, answers, Instant::now());
-                        break;
-                    }
-                }
-            }
-        }
-        learn(worker, running);
-        None
+    /// Whether what nodes have of the key was invalidated here, so that they are to purge it.
+    pub(super) fn is_invalidated(&self) -> bool {
+        self.peers.invalidation_of(&self.key).is_some()
     }
 
-    /// Asks the nodes that [`ask`](PeerQuestion::ask) has left out, as the origin has given nothing.
-    pub async fn ask_left_out(self: &Rc<Self>, worker: &Rc<ProxyWorker>) -> Option<PeerAnswer> {
-        let nodes = self.left_out.take();
-        self.ask_in_turn(worker, nodes, None).await
-    }
-
-    /// Asks again if the origin has given nothing: the nodes that were left out, and for a `HEAD` the first owner, which may
-    /// have what is stale. Only if nothing was sent to the origin they may ask that, too.
-    pub async fn ask_again<T>(
-        self: &Rc<Self>,
-        worker: &Rc<ProxyWorker>,
-        found: &Result<(Response<T>, ConnectionLease), FetchError>,
-    ) -> Option<PeerAnswer> {
-        let failure = match found {
-            Ok((response, _)) => OriginFailure::of(response.status()).filter(|_| self.is_of_stores)?,
-            Err(error) => error.failure(),
-        };
-        let mut nodes = self.left_out.take();
-        if !self.is_of_stores {
-            return self.ask_in_turn(worker, nodes, None).await;
-        }
-        if let Some(owner) = self.owners.others().next()
-            && nodes.iter().all(|node| node.name != owner.name)
-        {
-            nodes.insert(0, owner.clone());
-        }
-        let stored = match failure {
-            _ if found.as_ref().is_err_and(FetchError::is_of_connecting) => None,
-            OriginFailure::Error => Some(STORED_ON_ERROR),
-            OriginFailure::Unreachable => Some(STORED_UNREACHABLE),
-        };
-        self.ask_in_turn(worker, nodes, stored).await
-    }
-
-    /// Asks nodes one after another until one answers.
-    async fn ask_in_turn(
-        self: &Rc<Self>,
-        worker: &Rc<ProxyWorker>,
-        nodes: Vec<FleetNode>,
-        stored: Option<&'static str>,
-    ) -> Option<PeerAnswer> {
-        let asked = QuestionTerms::now(worker, stored)?;
-        for node in nodes {
-            let late = self.peers.counts.of(&node.name);
-            match timeout(WAIT_MAX, self.clone().ask_one(worker.clone(), node, asked)).await {
-                Ok(NodeVerdict::Answers(answer)) => return Some(*answer),
-                Ok(_) => {}
-                Err(_) => late.late.add(1),
-            }
-        }
-        None
+    /// Asks a node for a sign of life, which takes a `HEAD` of what it has stored.
+    pub(super) async fn has_life(&self, worker: &Rc<ProxyWorker>, node: &FleetNode, asked: QuestionTerms) -> bool {
+        let asked = QuestionTerms { is_for_life: true, ..asked.of_store() };
+        let answer = self.send(worker, node, asked, false).await;
+        answer.is_some_and(|(response, _)| is_state(&response, &[STATE_OK, STATE_NONE, STATE_FAILED]))
     }
 
     /// Asks a node.
-    async fn ask_one(self: Rc<Self>, worker: Rc<ProxyWorker>, node: FleetNode, asked: QuestionTerms) -> NodeVerdict {
+    pub(super) async fn ask_one(
+        self: Rc<Self>,
+        worker: Rc<ProxyWorker>,
+        node: FleetNode,
+        asked: QuestionTerms,
+    ) -> NodeVerdict {
         let begun = Instant::now();
         let counts = self.peers.counts.of(&node.name);
         counts.asked.questions.add(1);
         let found = self.exchange_with(&worker, &node, asked).await;
         let mut paces = worker.peer_paces.borrow_mut();
+        let mut answered = || match asked.stored {
+            // Answers from stores say nothing of those for which the origin is asked, too.
+            Some(_) if !self.is_of_stores => paces.lives(&node.name),
+            _ => paces.answered(&node.name, begun.elapsed()),
+        };
         match found {
             Some(Reply::Usable(answer)) => {
-                paces.answered(&node.name, begun.elapsed());
+                answered();
                 NodeVerdict::Answers(answer)
             }
             Some(Reply::NotStored) => {
                 counts.asked.misses.add(1);
-                paces.answered(&node.name, begun.elapsed());
+                answered();
                 NodeVerdict::HasNothing
             }
             // It may have no response of the origin, which says nothing about other requests.
             Some(Reply::Useless { is_away: false }) => {
                 counts.asked.failed.add(1);
-                paces.answered(&node.name, begun.elapsed());
+                answered();
                 NodeVerdict::CannotAnswer
             }
             Some(Reply::Useless { is_away: true }) | None => {
@@ -321,18 +243,17 @@ impl PeerQuestion {
             response = self.send(worker, node, asked, true).await?;
         }
         let (mut response, lease) = response;
-        let is_state = |known: &[&str]| {
-            response.headers().get(STATE).is_some_and(|state| known.iter().any(|known| state == *known))
-        };
         // It has purged what it had. Another node that was asked instead may do so, and the owner still has what was before.
-        if is_state(&[STATE_OK, STATE_NONE, STATE_FAILED])
+        if is_state(&response, &[STATE_OK, STATE_NONE, STATE_FAILED])
             && self.owners.others().next().is_some_and(|owner| owner.name == node.name)
         {
             invalidation.iter().for_each(|number| self.peers.note_fresh(&self.key, *number));
         }
         let Some(revision) = usable(&response, asked) else {
-            let is_away = is_state(&[STATE_AWAY, STATE_BEHIND]);
-            return Some(if is_state(&[STATE_NONE]) { Reply::NotStored } else { Reply::Useless { is_away } });
+            // Earlier programs are away for parts alone.
+            let is_of_part = self.head.headers.contains_key(PART);
+            let is_away = is_state(&response, &[STATE_BEHIND]) || (is_state(&response, &[STATE_AWAY]) && !is_of_part);
+            return Some(if is_state(&response, &[STATE_NONE]) { Reply::NotStored } else { Reply::Useless { is_away } });
         };
         let found = |what: &str| response.headers().get(FOUND).is_some_and(|found| found == what);
         let (is_hit, is_kept) = (found(FOUND_HIT), !found(FOUND_PASS));
@@ -356,6 +277,9 @@ impl PeerQuestion {
     ) -> Option<(Response<Incoming>, ConnectionLease)> {
         let to = Destination::new(origin_of(node)?, AddressReach::Everywhere, self.client, self.peers.rules.clone());
         let mut head = self.head.clone();
+        if asked.is_for_life {
+            head.method = Method::HEAD;
+        }
         head.headers.insert(HeaderName::from_static(REVISION), HeaderValue::from(asked.applied));
         if is_fresh {
             head.headers.insert(HeaderName::from_static(FRESH), HeaderValue::from_static("1"));
@@ -395,30 +319,8 @@ impl PeerQuestion {
     }
 }
 
-/// The nodes that were asked because others were late. When this is dropped, those of them whose answer was not used are
-/// counted as lost.
-struct HedgedNodes<'a> {
-    peers: &'a FleetPeers,
-    nodes: Vec<NodeName>,
-}
-
-impl HedgedNodes<'_> {
-    /// Notes whose answer is used.
-    fn won_by(&mut self, node: &NodeName) {
-        if let Some(index) = self.nodes.iter().position(|hedge| hedge == node) {
-            self.peers.counts.of(&self.nodes.swap_remove(index)).hedges_won.add(1);
-        }
-    }
-}
-
-impl Drop for HedgedNodes<'_> {
-    fn drop(&mut self) {
-        self.nodes.iter().for_each(|node| self.peers.counts.of(node).hedges_lost.add(1));
-    }
-}
-
 /// What a question to a node has given.
-enum NodeVerdict {
+pub(super) enum NodeVerdict {
     Answers(Box<PeerAnswer>),
     /// It has nothing stored, and must not ask the origin.
     HasNothing,
@@ -436,11 +338,9 @@ enum Reply {
     },
 }
 
-/// Lets requests go on for a while that are not waited for any more: when they are answered is known only then.
-fn learn(worker: &Rc<ProxyWorker>, running: Running) {
-    if !running.is_empty() {
-        worker.connections.tasks.spawn_local(timeout(WAIT_MAX, running.for_each(|_| std::future::ready(()))));
-    }
+/// Whether a node says one of these of its answer.
+fn is_state(response: &Response<Incoming>, known: &[&str]) -> bool {
+    response.headers().get(STATE).is_some_and(|state| known.iter().any(|known| state == *known))
 }
 
 /// The revision that a node had applied before it looked, if its answer may be used.

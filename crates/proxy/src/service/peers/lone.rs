@@ -61,11 +61,13 @@ pub(in crate::service) async fn ask_alone(
     }
 }
 
-/// Whether a request is answered by the store alone, as the node that asks goes to the origin itself; and how that has failed,
-/// if it has.
+/// Whether a request is answered by the store alone, as the node that asks goes to the origin itself, or waits for another
+/// node; and how the origin has failed, if it has.
 pub(in crate::service) fn stored_alone(request: &ClientRequest) -> Option<Option<OriginFailure>> {
-    let is_of_node = request.client.door == EntranceRole::Fleet && request.method == Method::HEAD;
-    let wanted = request.headers.get(STORED).filter(|_| is_of_node)?;
+    if request.client.door != EntranceRole::Fleet {
+        return None;
+    }
+    let wanted = request.headers.get(STORED)?;
     Some(match wanted.as_bytes() {
         found if found == STORED_ON_ERROR.as_bytes() => Some(OriginFailure::Error),
         found if found == STORED_UNREACHABLE.as_bytes() => Some(OriginFailure::Unreachable),

@@ -10,11 +10,12 @@
 //!    object, or it is not kept; neither is what was softly purged, which by its age may be fresh.
 //! 3. **One hop.** A request that came from a node is answered by the store or by the origin. The header that says so counts
 //!    only at the listener for nodes, whose clients have certificates of the fleet.
-//! 4. **No errors by peers.** A node that does not answer, or too late, costs time alone: the next owner is asked, and then
-//!    the origin. If that has no response, the nodes are asked that were left out.
+//! 4. **No errors by peers.** A node that does not answer, or shows no sign of life, costs time alone: the next owner is
+//!    asked, and then the origin. If that has no response, the nodes are asked that were left out.
 //! 5. **One request for one `HEAD`.** No store is filled by the answer, so nodes answer from their stores alone, and the origin
 //!    is asked by the node that asks. If it fails, owners answer with what may be served stale then.
-//! 6. **The same rules.** A request is answered only by the rules that made its key at the node that asks.
+//! 6. **One request for one `GET`.** While the first owner lives, no other asks the origin, for up to ten seconds.
+//! 7. **The same rules.** A request is answered only by the rules that made its key at the node that asks.
 
 mod answering;
 mod asking;
@@ -22,6 +23,7 @@ mod body;
 mod lone;
 mod messages;
 mod pace;
+mod turns;
 
 pub(super) use answering::{add_to_cache_status, answer, client_of};
 pub(super) use asking::{PeerAnswer, PeerQuestion};

@@ -1,8 +1,8 @@
 //! How long a node is waited for before the next one is asked, too.
 //!
 //! Owns: an estimate, for each node, of the time in which 99 of 100 answers come, and which nodes are left out for a moment as
-//! they have not answered several times in a row. A node that waits for a slow origin and answers other requests meanwhile is
-//! not silent. It is a worker's own. No I/O and no clock.
+//! they have not answered several times in a row. A node that waits for a slow origin and shows a sign of life meanwhile is not
+//! silent. It is a worker's own. No I/O and no clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -61,13 +61,19 @@ impl PeerPaces {
 
     /// Notes that a node has answered in this time, also if the answer was not waited for.
     pub fn answered(&mut self, node: &NodeName, time: Duration) {
+        self.lives(node);
         let pace = self.of(node);
-        pace.answers += 1;
-        (pace.failures, pace.away_until) = (0, None);
         // Each answer moves the estimate a little: up by 99 parts if it came later, else down by one.
         let step = pace.wait_s * STEP;
         pace.wait_s += if time.as_secs_f64() > pace.wait_s { step * IN_TIME } else { step * (IN_TIME - 1.0) };
         pace.wait_s = pace.wait_s.clamp(WAIT_MIN.as_secs_f64(), WAIT_MAX.as_secs_f64());
+    }
+
+    /// Notes that a node lives, whatever it takes for its answers.
+    pub fn lives(&mut self, node: &NodeName) {
+        let pace = self.of(node);
+        pace.answers += 1;
+        (pace.failures, pace.away_until) = (0, None);
     }
 
     /// Notes that a node was not waited for any longer, which had given so many [`answers`](PeerPaces::answers) when it was
