@@ -76,7 +76,9 @@ impl FixedMachine {
             let is_known = |other: &OtherMember| match other.returned {
                 ReturnAnswer::Asked { .. } | ReturnAnswer::Down => true,
                 // It may have answered in part.
-                ReturnAnswer::None => now >= other.answered.max(Some(self.returning.came)).unwrap_or(now) + self.rules.lease,
+                ReturnAnswer::None => {
+                    now >= other.answered.max(Some(self.returning.came)).unwrap_or(now) + self.rules.lease
+                }
             };
             let are_known = self.others.iter().all(is_known);
             // A store without a fleet has missed none of its purges that these others do not know.

@@ -193,12 +193,8 @@ fn longest_silence_ends_serving() {
 fn missing_names_members_that_are_down() {
     let mut machine = machine_of(0, 0, None);
     (0..2).for_each(|member| refused(&mut machine, 1010, member));
-    let asked = FixedEvent::PurgeRequested {
-        ticket: 1,
-        purge: FleetPurge::EVERYTHING,
-        wish: PurgeWish::Applied,
-        now_s: 1,
-    };
+    let asked =
+        FixedEvent::PurgeRequested { ticket: 1, purge: FleetPurge::EVERYTHING, wish: PurgeWish::Applied, now_s: 1 };
     let actions = give(&mut machine, 1020, asked);
     let outcome = actions.into_iter().find_map(|action| match action {
         FixedAction::Answer { ticket: 1, result } => result.ok(),

@@ -253,7 +253,11 @@ impl PeerQuestion {
             // Earlier programs are away for parts alone.
             let is_of_part = self.head.headers.contains_key(PART);
             let is_away = is_state(&response, &[STATE_BEHIND]) || (is_state(&response, &[STATE_AWAY]) && !is_of_part);
-            return Some(if is_state(&response, &[STATE_NONE]) { Reply::NotStored } else { Reply::Useless { is_away } });
+            return Some(if is_state(&response, &[STATE_NONE]) {
+                Reply::NotStored
+            } else {
+                Reply::Useless { is_away }
+            });
         };
         let found = |what: &str| response.headers().get(FOUND).is_some_and(|found| found == what);
         let (is_hit, is_kept) = (found(FOUND_HIT), !found(FOUND_PASS));

@@ -210,9 +210,8 @@ impl OwnerTurns<'_> {
     fn ask_in_full(&self, turn: usize) {
         let (question, worker, node) = (self.question.clone(), self.worker.clone(), self.nodes[turn].clone());
         let asked = self.asked;
-        self.running.push(Box::pin(async move {
-            TurnReport::Question(turn, question.ask_one(worker, node, asked).await)
-        }));
+        self.running
+            .push(Box::pin(async move { TurnReport::Question(turn, question.ask_one(worker, node, asked).await) }));
     }
 
     /// Asks the next owner for what it has stored, unless that was invalidated.
@@ -270,4 +269,3 @@ fn learn(worker: &Rc<ProxyWorker>, running: RunningRequests) {
         worker.connections.tasks.spawn_local(timeout(WAIT_MAX, running.for_each(|_| std::future::ready(()))));
     }
 }
-
