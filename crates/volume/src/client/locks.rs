@@ -170,7 +170,9 @@ impl ClientSession {
             () = given_up => {}
         }
         // The lock may have been granted before the cancellation; then it is held.
-        self.call(CallShare::Questions, |_| (VolumeMessage::CancelLock { request }, None)).await?;
+        if !self.give_up(request) {
+            self.call(CallShare::Questions, |_| (VolumeMessage::CancelLock { request }, None)).await?;
+        }
         answered(self.said(answer.await)?).map(drop)
     }
 
