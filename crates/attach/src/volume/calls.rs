@@ -10,19 +10,17 @@ use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
 use nectary_fuse::{
-    CopyCall, DirectoryListing, Errno, LockRange, LookupEntry, PooledData, ReadCall, RequestCaller, SetAttributes,
-    StatFs, WriteCall, without_rights,
+    CopyCall, DirectoryListing, Errno, LookupEntry, PooledData, ReadCall, RequestCaller, SetAttributes, StatFs,
+    WriteCall, without_rights,
 };
-use nectary_volume::client::{Error, FileLock, NewInode, OpenAccess, OpenFile, WritePosition};
+use nectary_volume::client::{Error, NewInode, OpenAccess, OpenFile, WritePosition};
 use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes, ListedName, TimeChange};
 
 use super::contents::ReadBytes;
-use super::lock_owners::{EndedOwner, LockRelease};
 use super::serve::{VolumeFileSystem, errno};
-use tokio::sync::Notify;
 
-type Result<T> = std::result::Result<T, Errno>;
-type This = Arc<VolumeFileSystem>;
+pub(super) type Result<T> = std::result::Result<T, Errno>;
+pub(super) type This = Arc<VolumeFileSystem>;
 
 /// The longest name. *Units*: bytes.
 const NAME_BYTES_MAX: usize = nectary_volume::format::NAME_BYTES_MAX;
@@ -41,7 +39,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// The attributes with access control lists.
 const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
-fn refused(error: Error) -> Errno {
+pub(super) fn refused(error: Error) -> Errno {
     errno(&error)
 }
 
@@ -550,73 +548,6 @@ pub async fn seek(this: This, handle: u64, offset: u64, whence: i32) -> Result<u
 pub async fn allocate(this: This, handle: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
     let mode = u32::try_from(mode).map_err(|_| Errno::new(libc::EOPNOTSUPP))?;
     this.file(handle)?.allocate(offset, length, mode).await.map_err(refused)
-}
-
-fn of_volume(lock: LockRange, owner: u64) -> FileLock {
-    let LockRange { process, is_flock, start, end, kind, .. } = lock;
-    FileLock { owner, process, is_flock, is_exclusive: kind == libc::F_WRLCK, start, last: end }
-}
-
-pub async fn test_lock(this: This, node: u64, lock: LockRange) -> Result<LockRange> {
-    // No owner has the number 0.
-    let owner = this.lock_owners.known(node, &lock).unwrap_or(0);
-    let found = this.file(lock.handle)?.test_lock(of_volume(lock, owner)).await.map_err(refused)?;
-    Ok(match found {
-        Some(FileLock { process, is_exclusive, start, last, .. }) => {
-            let kind = if is_exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
-            LockRange { kind, process, start, end: last.min(i64::MAX as u64), ..lock }
-        }
-        None => LockRange { kind: libc::F_UNLCK, ..lock },
-    })
-}
-
-pub async fn set_lock(this: This, node: u64, lock: LockRange, given_up: Option<Arc<Notify>>) -> Result<()> {
-    let file = this.file(lock.handle)?;
-    if lock.kind == libc::F_UNLCK {
-        return match this.lock_owners.known(node, &lock) {
-            Some(owner) => file.unlock(of_volume(lock, owner)).await.map_err(refused),
-            None => Ok(()),
-        };
-    }
-    // The program knows that it has closed a file, so the lock of that file must be free.
-    this.lock_owners.settled(node).await;
-    let wish = this.lock_owners.begin(node, &lock);
-    let given_up = given_up.map(|given_up| async move { given_up.notified().await });
-    file.lock(of_volume(lock, wish.number()), given_up).await.map_err(refused)
-}
-
-/// Releases the locks of owners that have ended. `file` is the handle whose end or close that is, and `others` are open.
-pub async fn release_locks(
-    file: &OpenFile,
-    release: &LockRelease,
-    others: &[Arc<OpenFile>],
-) -> std::result::Result<(), Error> {
-    let mut released = Ok(());
-    for EndedOwner { number, is_flock, .. } in &release.ended {
-        for other in others {
-            // A handle of another session has its own locks.
-            let _ = other.unlock_all(*number, *is_flock).await;
-        }
-        released = released.and(file.unlock_all(*number, *is_flock).await);
-    }
-    released
-}
-
-/// Handles the close of a descriptor by a process.
-pub async fn flush(this: This, handle: u64, ended: Option<LockRelease>) -> Result<()> {
-    let file = this.file(handle)?;
-    // When a program closes any descriptor of a file, it loses its locks on the file: before the flush, which may take
-    // long, as requests for other locks of the file wait for it. Others see what was written, flushed or not.
-    let unlocked = match &ended {
-        Some(release) => {
-            let handles = release.ended.iter().flat_map(|owner| &owner.handles);
-            let others: Vec<_> = handles.filter_map(|other| this.file(*other).ok()).collect();
-            release_locks(&file, release, &others).await
-        }
-        None => Ok(()),
-    };
-    drop(ended);
-    file.flush().await.and(unlocked).map_err(refused)
 }
 
 pub async fn copy(this: This, copy: CopyCall) -> Result<u64> {

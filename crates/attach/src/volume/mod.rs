@@ -10,7 +10,7 @@
 //! | `allowed` | what a mount allows |
 //! | `serve`, `calls` | the effect of each request |
 //! | `sessions` | the session, and the next one after it was ended |
-//! | `lock_owners` | the owners of programs' locks |
+//! | `lock_calls`, `lock_owners` | requests for programs' locks; the owners of these |
 //! | `killed_callers` | programs that are killed while they wait |
 //! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
@@ -22,6 +22,7 @@ mod allowed;
 mod calls;
 mod contents;
 mod killed_callers;
+mod lock_calls;
 mod lock_owners;
 mod nodes;
 mod pages;

@@ -30,6 +30,7 @@ use super::allowed::VolumeMountOptions;
 use super::calls;
 use super::contents::{CachedContents, ReadBytes};
 use super::killed_callers::{KilledCallers, is_killed};
+use super::lock_calls;
 use super::lock_owners::LockOwners;
 use super::nodes::{VALID, VolumeNodes};
 use super::sessions::MountSessions;
@@ -496,7 +497,7 @@ impl FuseFileSystem for VolumeService {
             if let Some(file) = file {
                 if let Some(release) = ended {
                     // An error means that the session has ended, and the lock with it.
-                    let _ = calls::release_locks(&file, &release, &[]).await;
+                    let _ = lock_calls::release_locks(&file, &release, &[]).await;
                 }
                 file.close().await;
             }
@@ -528,7 +529,7 @@ impl FuseFileSystem for VolumeService {
         if ended.is_none() && self.0.file(handle).is_ok_and(|file| file.is_flushed()) {
             return reply.ok();
         }
-        self.run(reply, move |this| calls::flush(this, handle, ended), |reply, _, ()| reply.ok());
+        self.run(reply, move |this| lock_calls::flush(this, handle, ended), |reply, _, ()| reply.ok());
     }
 
     fn set_xattr(
@@ -584,7 +585,8 @@ impl FuseFileSystem for VolumeService {
     }
 
     fn get_lock(&self, of: RequestContext, lock: LockRange, reply: ReplyHandle) {
-        self.ask(of, reply, move |this| calls::test_lock(this, of.node, lock), |reply, _, found| reply.lock(&found));
+        let found = move |this| lock_calls::test_lock(this, of.node, lock);
+        self.ask(of, reply, found, |reply, _, found: LockRange| reply.lock(&found));
     }
 
     fn set_lock(&self, of: RequestContext, lock: LockRange, waits: bool, mut reply: ReplyHandle) {
@@ -601,7 +603,7 @@ impl FuseFileSystem for VolumeService {
             given_up.notify_one();
         }
         let set = move |this: Arc<VolumeFileSystem>| async move {
-            let done = calls::set_lock(this.clone(), of.node, lock, given_up).await;
+            let done = lock_calls::set_lock(this.clone(), of.node, lock, given_up).await;
             this.end_lock_wait(of.unique);
             done
         };
