@@ -148,21 +148,8 @@ pub async fn stat(this: This, node: u64) -> Result<InodeAttributes> {
     ask!(this, client, client.attributes(id))
 }
 
-pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<InodeAttributes> {
-    let has = |bits| change.valid & bits != 0;
-    let time = |is_set, is_now, (seconds, ns): (i64, u32)| match (has(is_now), has(is_set)) {
-        (true, _) => Some(TimeChange::Now),
-        (false, true) => Some(TimeChange::At(seconds.saturating_mul(1_000_000_000).saturating_add(ns.into()))),
-        (false, false) => None,
-    };
-    let changes = AttributeChanges {
-        mode: has(valid::MODE).then_some(change.mode & 0o7777),
-        owner: has(valid::USER).then_some(change.user),
-        group: has(valid::GROUP).then_some(change.group),
-        size: has(valid::SIZE).then_some(change.size),
-        accessed: time(valid::ACCESSED, valid::ACCESSED_NOW, change.accessed),
-        modified: time(valid::MODIFIED, valid::MODIFIED_NOW, change.modified),
-    };
+pub async fn set(this: This, node: u64, change: SetAttributes, caller: RequestCaller) -> Result<InodeAttributes> {
+    let changes = attribute_changes(&this, node, &change, caller);
     let id = this.nodes.id(node)?;
     if let Some(handle) = change.handle.filter(|_| changes.size.is_some())
         && this.file(handle)?.is_over()
@@ -170,6 +157,47 @@ pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<InodeAt
         return Err(Errno::new(libc::EIO));
     }
     operate!(this, client, client.set_attributes(id, changes))
+}
+
+/// Returns the changes that the kernel requests. It decides by what it knows of a file, which another host may have
+/// changed: so the server is told by which owner it has decided, and clears the bits that give rights itself.
+fn attribute_changes(
+    this: &VolumeFileSystem,
+    node: u64,
+    change: &SetAttributes,
+    caller: RequestCaller,
+) -> AttributeChanges {
+    let has = |bits| change.valid & bits != 0;
+    let time = |is_set, is_now, (seconds, ns): (i64, u32)| match (has(is_now), has(is_set)) {
+        (true, _) => Some(TimeChange::Now),
+        (false, true) => Some(TimeChange::At(seconds.saturating_mul(1_000_000_000).saturating_add(ns.into()))),
+        (false, false) => None,
+    };
+    let mut changes = AttributeChanges {
+        mode: has(valid::MODE).then_some(change.mode & 0o7777),
+        owner: has(valid::USER).then_some(change.user),
+        group: has(valid::GROUP).then_some(change.group),
+        size: has(valid::SIZE).then_some(change.size),
+        accessed: time(valid::ACCESSED, valid::ACCESSED_NOW, change.accessed),
+        modified: time(valid::MODIFIED, valid::MODIFIED_NOW, change.modified),
+        ..AttributeChanges::default()
+    };
+    // The kernel has just requested the mode that it clears bits of.
+    let known = this.nodes.mode_with_rights(node).filter(|known| known & libc::S_IFMT != libc::S_IFDIR);
+    let cleared = known.map(|known| without_rights(known) & 0o7777);
+    let is_clearing = cleared.is_some() && changes.mode == cleared;
+    let is_given = changes.owner.is_some() || changes.group.is_some();
+    if is_clearing && (is_given || changes.size.is_some()) {
+        (changes.mode, changes.drops_rights) = (None, true);
+    }
+    // Who may write to a file may also set its times to now, cut it, and make the kernel clear bits of its mode. The
+    // superuser needs no owner.
+    let is_set = |time: Option<TimeChange>| matches!(time, Some(TimeChange::At(_)));
+    let is_mode = changes.mode.is_some() && !is_clearing;
+    if caller.user != 0 && (is_given || is_mode || is_set(changes.accessed) || is_set(changes.modified)) {
+        changes.judged = this.nodes.owner(node, caller.user);
+    }
+    changes
 }
 
 /// Makes all changes of names durable. If some may have been lost, each directory that was opened before another one has
@@ -401,9 +429,11 @@ pub async fn write(this: This, node: u64, write: WriteCall, mut data: PooledData
 /// Clears the bits that give rights to whoever runs a file, if it had them when the kernel last saw it: a program
 /// without the right to keep them writes to it.
 async fn drop_rights(this: &This, node: u64) -> Result<()> {
-    let Some(mode) = this.nodes.mode_with_rights(node) else { return Ok(()) };
+    if this.nodes.mode_with_rights(node).is_none() {
+        return Ok(());
+    }
     let id = this.nodes.id(node)?;
-    let changes = AttributeChanges { mode: Some(without_rights(mode) & 0o7777), ..AttributeChanges::default() };
+    let changes = AttributeChanges { drops_rights: true, ..AttributeChanges::default() };
     let found = operate!(this, client, client.set_attributes(id, changes))?;
     this.nodes.attributes(node, &found);
     // The kernel does not know that the mode has changed.

@@ -386,7 +386,7 @@ impl FuseFileSystem for VolumeService {
     }
 
     fn set_attributes(&self, of: RequestContext, change: SetAttributes, reply: ReplyHandle) {
-        let set = move |this| calls::set(this, of.node, change);
+        let set = move |this| calls::set(this, of.node, change, of.caller);
         self.run(reply, set, move |reply, this, found| {
             reply.attributes(&this.nodes.attributes(of.node, &found), VALID);
         });
