@@ -87,7 +87,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-/// An inode that was looked up, before the kernel knows it.
+/// An inode that was looked up or changed, before the kernel knows it.
 pub struct FoundInode {
     found: InodeAttributes,
     /// The node of the directory, and the name; `None`: it was looked up by a file handle.
@@ -99,6 +99,14 @@ impl FoundInode {
     pub fn entry(&self, this: &VolumeFileSystem, thread: u32) -> LookupEntry {
         match &self.place {
             Some((parent, name)) => this.entry(&self.found, *parent, name, thread),
+            None => this.nodes.entry_of_handle(&self.found),
+        }
+    }
+
+    /// Returns the answer to a change that made or named the inode; counts one look-up.
+    pub fn changed(&self, this: &VolumeFileSystem) -> LookupEntry {
+        match &self.place {
+            Some((parent, name)) => this.nodes.entry(&self.found, *parent, name, None),
             None => this.nodes.entry_of_handle(&self.found),
         }
     }
@@ -233,13 +241,13 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     Ok(target?.to_vec())
 }
 
-pub async fn make(this: This, parent: u64, name: Vec<u8>, new: NewInode) -> Result<LookupEntry> {
+pub async fn make(this: This, parent: u64, name: Vec<u8>, new: NewInode) -> Result<FoundInode> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
     let made = operate!(this, client, client.create(directory, &name, new.clone()))?;
     changed(&this, [Some(directory)]).await;
-    Ok(this.nodes.entry(&made, parent, &name, None))
+    Ok(FoundInode { found: made, place: Some((parent, name)) })
 }
 
 /// What remains to be waited for before an answer: the kernel forgets attributes.
@@ -252,7 +260,7 @@ fn changed_now<const COUNT: usize>(this: &VolumeFileSystem, files: [FileId; COUN
 
 /// Removes a name if this can be done without the server; waits for nothing.
 pub fn unlink_now(this: &VolumeFileSystem, parent: u64, name: &[u8]) -> Option<Result<Forgetting>> {
-    let directory = this.nodes.id(parent).ok()?;
+    let directory = this.nodes.id(parent).ok().filter(|_| !this.given_up.is_any())?;
     let removed = match this.sessions.last().unlink_now(directory, name)? {
         Ok(removed) => removed,
         Err(error) => return Some(Err(refused(error))),
@@ -268,7 +276,7 @@ pub fn create_now(
     new: &NewInode,
     flags: i32,
 ) -> Option<Result<(LookupEntry, u64, Forgetting)>> {
-    if flags & libc::O_DIRECT != 0 {
+    if flags & libc::O_DIRECT != 0 || this.given_up.is_any() {
         return None;
     }
     let directory = this.nodes.id(parent).ok()?;
@@ -311,18 +319,16 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
     // Another host may have given the names to other inodes than the kernel knows.
     let files = renamed.as_ref().map(|files| &files[..]).unwrap_or_default();
     changed(&this, [Some(directory), Some(new_directory), files.first().copied(), files.get(1).copied()]).await;
-    renamed?;
-    this.nodes.rename((from.0, &from.1), (to.0, &to.1), is_exchange);
-    Ok(())
+    renamed.map(drop)
 }
 
-pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<LookupEntry> {
+pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<FoundInode> {
     check_name(&name)?;
     let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
     this.shown.note_change(directory);
     let linked = operate!(this, client, client.link(file, directory, &name))?;
     changed(&this, [Some(directory), Some(file)]).await;
-    Ok(this.nodes.entry(&linked, parent, &name, None))
+    Ok(FoundInode { found: linked, place: Some((parent, name)) })
 }
 
 pub async fn open(this: This, node: u64, flags: i32) -> Result<OpenFile> {
@@ -342,7 +348,13 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<OpenFile> {
     Ok(file.synced(is_synced(flags)))
 }
 
-pub async fn create(this: This, parent: u64, name: Vec<u8>, new: NewInode, flags: i32) -> Result<(LookupEntry, u64)> {
+pub async fn create(
+    this: This,
+    parent: u64,
+    name: Vec<u8>,
+    new: NewInode,
+    flags: i32,
+) -> Result<(FoundInode, OpenFile)> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
@@ -365,18 +377,18 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: NewInode, flags
         direct.close().await;
     }
     changed(&this, [Some(directory)]).await;
-    Ok((this.nodes.entry(&made, parent, &name, None), this.add(file.synced(is_synced(flags)))))
+    Ok((FoundInode { found: made, place: Some((parent, name)) }, file.synced(is_synced(flags))))
 }
 
 /// Makes a file without a name; a link may give it one while it is open.
-pub async fn create_nameless(this: This, parent: u64, new: NewInode, flags: i32) -> Result<(LookupEntry, u64)> {
+pub async fn create_nameless(this: This, parent: u64, new: NewInode, flags: i32) -> Result<(FoundInode, OpenFile)> {
     let directory = this.nodes.id(parent)?;
     let (made, file) = operate!(this, client, client.create_open(directory, b"", new.clone()))?;
     if flags & libc::O_DIRECT != 0 {
         let direct = ask!(this, client, client.open(made.id(), OpenAccess::Both, true))?;
         direct.close().await;
     }
-    Ok((this.nodes.entry(&made, parent, b"", None), this.add(file.synced(is_synced(flags)))))
+    Ok((FoundInode { found: made, place: Some((parent, Vec::new())) }, file.synced(is_synced(flags))))
 }
 
 pub async fn read(this: This, read: ReadCall, caller: RequestCaller) -> Result<ReadBytes> {

@@ -36,6 +36,7 @@ pub async fn set_lock(this: This, node: u64, lock: LockRange, given_up: Option<A
     let file = this.file(lock.handle)?;
     if lock.kind == libc::F_UNLCK {
         let Some(owner) = this.lock_owners.known(node, &lock) else { return Ok(()) };
+        this.given_up.ended().await;
         this.lock_owners.unlocked(node, &lock);
         return file.unlock(of_volume(lock, owner)).await.map_err(refused);
     }
@@ -89,6 +90,8 @@ pub async fn flush(this: This, handle: u64, ended: Option<LockRelease>) -> Resul
     // long, as requests for other locks of the file wait for it. Others see what was written, flushed or not.
     let unlocked = match &ended {
         Some(release) => {
+            // A change in which the program was killed is done before another program gets the locks.
+            this.given_up.ended().await;
             let handles = release.ended.iter().flat_map(|owner| &owner.handles);
             let others: Vec<_> = handles.filter_map(|other| this.file(*other).ok()).collect();
             release_locks(&file, release, &others).await

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `allowed` | what a mount allows |
 //! | `serve`, `calls` | the effect of each request |
+//! | `request_tasks` | the tasks that do it, and answer |
 //! | `sessions` | the session, and the next one after it was ended |
 //! | `lock_calls`, `lock_owners` | requests for programs' locks; the owners of these |
 //! | `killed_callers` | programs that are killed while they wait |
@@ -27,6 +28,7 @@ mod lock_owners;
 mod nodes;
 mod pages;
 mod reasons;
+mod request_tasks;
 mod serve;
 mod sessions;
 mod shown;
