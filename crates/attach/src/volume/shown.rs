@@ -17,8 +17,7 @@
 //! When another host changes an inode, its names are looked up again: with a name that it shows the kernel believes the
 //! owner and the mode that it knows, however old, when a program changes them. An open file is no name. These names stay,
 //! so the answer to a look-up that the kernel applies late makes it show the name again, although not the attributes. So
-//! the kernel is told twice, if the name was given lately; meanwhile the server refuses what the present owner may not
-//! do.
+//! the kernel is told twice, if the name was given lately; meanwhile the server refuses changes by the owner of before.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
