@@ -10,19 +10,17 @@ use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
 use nectary_fuse::{
-    CopyCall, DirectoryListing, Errno, LockRange, LookupEntry, PooledData, ReadCall, RequestCaller, SetAttributes,
-    StatFs, WriteCall, without_rights,
+    CopyCall, DirectoryListing, Errno, LookupEntry, PooledData, ReadCall, RequestCaller, SetAttributes, StatFs,
+    WriteCall, without_rights,
 };
-use nectary_volume::client::{Error, FileLock, NewInode, OpenAccess, OpenFile, WritePosition};
+use nectary_volume::client::{Error, NewInode, OpenAccess, OpenFile, WritePosition};
 use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes, ListedName, TimeChange};
 
 use super::contents::ReadBytes;
-use super::lock_owners::{EndedOwner, LockRelease};
 use super::serve::{VolumeFileSystem, errno};
-use tokio::sync::Notify;
 
-type Result<T> = std::result::Result<T, Errno>;
-type This = Arc<VolumeFileSystem>;
+pub(super) type Result<T> = std::result::Result<T, Errno>;
+pub(super) type This = Arc<VolumeFileSystem>;
 
 /// The longest name. *Units*: bytes.
 const NAME_BYTES_MAX: usize = nectary_volume::format::NAME_BYTES_MAX;
@@ -41,7 +39,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// The attributes with access control lists.
 const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
-fn refused(error: Error) -> Errno {
+pub(super) fn refused(error: Error) -> Errno {
     errno(&error)
 }
 
@@ -89,7 +87,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-/// An inode that was looked up, before the kernel knows it.
+/// An inode that was looked up or changed, before the kernel knows it.
 pub struct FoundInode {
     found: InodeAttributes,
     /// The node of the directory, and the name; `None`: it was looked up by a file handle.
@@ -101,6 +99,14 @@ impl FoundInode {
     pub fn entry(&self, this: &VolumeFileSystem, thread: u32) -> LookupEntry {
         match &self.place {
             Some((parent, name)) => this.entry(&self.found, *parent, name, thread),
+            None => this.nodes.entry_of_handle(&self.found),
+        }
+    }
+
+    /// Returns the answer to a change that made or named the inode; counts one look-up.
+    pub fn changed(&self, this: &VolumeFileSystem) -> LookupEntry {
+        match &self.place {
+            Some((parent, name)) => this.nodes.entry(&self.found, *parent, name, None),
             None => this.nodes.entry_of_handle(&self.found),
         }
     }
@@ -150,21 +156,8 @@ pub async fn stat(this: This, node: u64) -> Result<InodeAttributes> {
     ask!(this, client, client.attributes(id))
 }
 
-pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<InodeAttributes> {
-    let has = |bits| change.valid & bits != 0;
-    let time = |is_set, is_now, (seconds, ns): (i64, u32)| match (has(is_now), has(is_set)) {
-        (true, _) => Some(TimeChange::Now),
-        (false, true) => Some(TimeChange::At(seconds.saturating_mul(1_000_000_000).saturating_add(ns.into()))),
-        (false, false) => None,
-    };
-    let changes = AttributeChanges {
-        mode: has(valid::MODE).then_some(change.mode & 0o7777),
-        owner: has(valid::USER).then_some(change.user),
-        group: has(valid::GROUP).then_some(change.group),
-        size: has(valid::SIZE).then_some(change.size),
-        accessed: time(valid::ACCESSED, valid::ACCESSED_NOW, change.accessed),
-        modified: time(valid::MODIFIED, valid::MODIFIED_NOW, change.modified),
-    };
+pub async fn set(this: This, node: u64, change: SetAttributes, caller: RequestCaller) -> Result<InodeAttributes> {
+    let changes = attribute_changes(&this, node, &change, caller);
     let id = this.nodes.id(node)?;
     if let Some(handle) = change.handle.filter(|_| changes.size.is_some())
         && this.file(handle)?.is_over()
@@ -172,6 +165,47 @@ pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<InodeAt
         return Err(Errno::new(libc::EIO));
     }
     operate!(this, client, client.set_attributes(id, changes))
+}
+
+/// Returns the changes that the kernel requests. It decides by what it knows of a file, which another host may have
+/// changed: so the server is told by which owner it has decided, and clears the bits that give rights itself.
+fn attribute_changes(
+    this: &VolumeFileSystem,
+    node: u64,
+    change: &SetAttributes,
+    caller: RequestCaller,
+) -> AttributeChanges {
+    let has = |bits| change.valid & bits != 0;
+    let time = |is_set, is_now, (seconds, ns): (i64, u32)| match (has(is_now), has(is_set)) {
+        (true, _) => Some(TimeChange::Now),
+        (false, true) => Some(TimeChange::At(seconds.saturating_mul(1_000_000_000).saturating_add(ns.into()))),
+        (false, false) => None,
+    };
+    let mut changes = AttributeChanges {
+        mode: has(valid::MODE).then_some(change.mode & 0o7777),
+        owner: has(valid::USER).then_some(change.user),
+        group: has(valid::GROUP).then_some(change.group),
+        size: has(valid::SIZE).then_some(change.size),
+        accessed: time(valid::ACCESSED, valid::ACCESSED_NOW, change.accessed),
+        modified: time(valid::MODIFIED, valid::MODIFIED_NOW, change.modified),
+        ..AttributeChanges::default()
+    };
+    // The kernel has just requested the mode that it clears bits of.
+    let known = this.nodes.mode_with_rights(node).filter(|known| known & libc::S_IFMT != libc::S_IFDIR);
+    let cleared = known.map(|known| without_rights(known) & 0o7777);
+    let is_clearing = cleared.is_some() && changes.mode == cleared;
+    let is_given = changes.owner.is_some() || changes.group.is_some();
+    if is_clearing && (is_given || changes.size.is_some()) {
+        (changes.mode, changes.drops_rights) = (None, true);
+    }
+    // Who may write to a file may also set its times to now, cut it, and make the kernel clear bits of its mode. The
+    // superuser needs no owner.
+    let is_set = |time: Option<TimeChange>| matches!(time, Some(TimeChange::At(_)));
+    let is_mode = changes.mode.is_some() && !is_clearing;
+    if caller.user != 0 && (is_given || is_mode || is_set(changes.accessed) || is_set(changes.modified)) {
+        changes.judged = this.nodes.owner(node, caller.user);
+    }
+    changes
 }
 
 /// Makes all changes of names durable. If some may have been lost, each directory that was opened before another one has
@@ -207,13 +241,13 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     Ok(target?.to_vec())
 }
 
-pub async fn make(this: This, parent: u64, name: Vec<u8>, new: NewInode) -> Result<LookupEntry> {
+pub async fn make(this: This, parent: u64, name: Vec<u8>, new: NewInode) -> Result<FoundInode> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
     let made = operate!(this, client, client.create(directory, &name, new.clone()))?;
     changed(&this, [Some(directory)]).await;
-    Ok(this.nodes.entry(&made, parent, &name, None))
+    Ok(FoundInode { found: made, place: Some((parent, name)) })
 }
 
 /// What remains to be waited for before an answer: the kernel forgets attributes.
@@ -226,7 +260,7 @@ fn changed_now<const COUNT: usize>(this: &VolumeFileSystem, files: [FileId; COUN
 
 /// Removes a name if this can be done without the server; waits for nothing.
 pub fn unlink_now(this: &VolumeFileSystem, parent: u64, name: &[u8]) -> Option<Result<Forgetting>> {
-    let directory = this.nodes.id(parent).ok()?;
+    let directory = this.nodes.id(parent).ok().filter(|_| !this.given_up.is_any())?;
     let removed = match this.sessions.last().unlink_now(directory, name)? {
         Ok(removed) => removed,
         Err(error) => return Some(Err(refused(error))),
@@ -242,7 +276,7 @@ pub fn create_now(
     new: &NewInode,
     flags: i32,
 ) -> Option<Result<(LookupEntry, u64, Forgetting)>> {
-    if flags & libc::O_DIRECT != 0 {
+    if flags & libc::O_DIRECT != 0 || this.given_up.is_any() {
         return None;
     }
     let directory = this.nodes.id(parent).ok()?;
@@ -285,18 +319,16 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
     // Another host may have given the names to other inodes than the kernel knows.
     let files = renamed.as_ref().map(|files| &files[..]).unwrap_or_default();
     changed(&this, [Some(directory), Some(new_directory), files.first().copied(), files.get(1).copied()]).await;
-    renamed?;
-    this.nodes.rename((from.0, &from.1), (to.0, &to.1), is_exchange);
-    Ok(())
+    renamed.map(drop)
 }
 
-pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<LookupEntry> {
+pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<FoundInode> {
     check_name(&name)?;
     let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
     this.shown.note_change(directory);
     let linked = operate!(this, client, client.link(file, directory, &name))?;
     changed(&this, [Some(directory), Some(file)]).await;
-    Ok(this.nodes.entry(&linked, parent, &name, None))
+    Ok(FoundInode { found: linked, place: Some((parent, name)) })
 }
 
 pub async fn open(this: This, node: u64, flags: i32) -> Result<OpenFile> {
@@ -316,7 +348,13 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<OpenFile> {
     Ok(file.synced(is_synced(flags)))
 }
 
-pub async fn create(this: This, parent: u64, name: Vec<u8>, new: NewInode, flags: i32) -> Result<(LookupEntry, u64)> {
+pub async fn create(
+    this: This,
+    parent: u64,
+    name: Vec<u8>,
+    new: NewInode,
+    flags: i32,
+) -> Result<(FoundInode, OpenFile)> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
@@ -339,18 +377,18 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: NewInode, flags
         direct.close().await;
     }
     changed(&this, [Some(directory)]).await;
-    Ok((this.nodes.entry(&made, parent, &name, None), this.add(file.synced(is_synced(flags)))))
+    Ok((FoundInode { found: made, place: Some((parent, name)) }, file.synced(is_synced(flags))))
 }
 
 /// Makes a file without a name; a link may give it one while it is open.
-pub async fn create_nameless(this: This, parent: u64, new: NewInode, flags: i32) -> Result<(LookupEntry, u64)> {
+pub async fn create_nameless(this: This, parent: u64, new: NewInode, flags: i32) -> Result<(FoundInode, OpenFile)> {
     let directory = this.nodes.id(parent)?;
     let (made, file) = operate!(this, client, client.create_open(directory, b"", new.clone()))?;
     if flags & libc::O_DIRECT != 0 {
         let direct = ask!(this, client, client.open(made.id(), OpenAccess::Both, true))?;
         direct.close().await;
     }
-    Ok((this.nodes.entry(&made, parent, b"", None), this.add(file.synced(is_synced(flags)))))
+    Ok((FoundInode { found: made, place: Some((parent, Vec::new())) }, file.synced(is_synced(flags))))
 }
 
 pub async fn read(this: This, read: ReadCall, caller: RequestCaller) -> Result<ReadBytes> {
@@ -403,9 +441,11 @@ pub async fn write(this: This, node: u64, write: WriteCall, mut data: PooledData
 /// Clears the bits that give rights to whoever runs a file, if it had them when the kernel last saw it: a program
 /// without the right to keep them writes to it.
 async fn drop_rights(this: &This, node: u64) -> Result<()> {
-    let Some(mode) = this.nodes.mode_with_rights(node) else { return Ok(()) };
+    if this.nodes.mode_with_rights(node).is_none() {
+        return Ok(());
+    }
     let id = this.nodes.id(node)?;
-    let changes = AttributeChanges { mode: Some(without_rights(mode) & 0o7777), ..AttributeChanges::default() };
+    let changes = AttributeChanges { drops_rights: true, ..AttributeChanges::default() };
     let found = operate!(this, client, client.set_attributes(id, changes))?;
     this.nodes.attributes(node, &found);
     // The kernel does not know that the mode has changed.
@@ -550,73 +590,6 @@ pub async fn seek(this: This, handle: u64, offset: u64, whence: i32) -> Result<u
 pub async fn allocate(this: This, handle: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
     let mode = u32::try_from(mode).map_err(|_| Errno::new(libc::EOPNOTSUPP))?;
     this.file(handle)?.allocate(offset, length, mode).await.map_err(refused)
-}
-
-fn of_volume(lock: LockRange, owner: u64) -> FileLock {
-    let LockRange { process, is_flock, start, end, kind, .. } = lock;
-    FileLock { owner, process, is_flock, is_exclusive: kind == libc::F_WRLCK, start, last: end }
-}
-
-pub async fn test_lock(this: This, node: u64, lock: LockRange) -> Result<LockRange> {
-    // No owner has the number 0.
-    let owner = this.lock_owners.known(node, &lock).unwrap_or(0);
-    let found = this.file(lock.handle)?.test_lock(of_volume(lock, owner)).await.map_err(refused)?;
-    Ok(match found {
-        Some(FileLock { process, is_exclusive, start, last, .. }) => {
-            let kind = if is_exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
-            LockRange { kind, process, start, end: last.min(i64::MAX as u64), ..lock }
-        }
-        None => LockRange { kind: libc::F_UNLCK, ..lock },
-    })
-}
-
-pub async fn set_lock(this: This, node: u64, lock: LockRange, given_up: Option<Arc<Notify>>) -> Result<()> {
-    let file = this.file(lock.handle)?;
-    if lock.kind == libc::F_UNLCK {
-        return match this.lock_owners.known(node, &lock) {
-            Some(owner) => file.unlock(of_volume(lock, owner)).await.map_err(refused),
-            None => Ok(()),
-        };
-    }
-    // The program knows that it has closed a file, so the lock of that file must be free.
-    this.lock_owners.settled(node).await;
-    let wish = this.lock_owners.begin(node, &lock);
-    let given_up = given_up.map(|given_up| async move { given_up.notified().await });
-    file.lock(of_volume(lock, wish.number()), given_up).await.map_err(refused)
-}
-
-/// Releases the locks of owners that have ended. `file` is the handle whose end or close that is, and `others` are open.
-pub async fn release_locks(
-    file: &OpenFile,
-    release: &LockRelease,
-    others: &[Arc<OpenFile>],
-) -> std::result::Result<(), Error> {
-    let mut released = Ok(());
-    for EndedOwner { number, is_flock, .. } in &release.ended {
-        for other in others {
-            // A handle of another session has its own locks.
-            let _ = other.unlock_all(*number, *is_flock).await;
-        }
-        released = released.and(file.unlock_all(*number, *is_flock).await);
-    }
-    released
-}
-
-/// Handles the close of a descriptor by a process.
-pub async fn flush(this: This, handle: u64, ended: Option<LockRelease>) -> Result<()> {
-    let file = this.file(handle)?;
-    // When a program closes any descriptor of a file, it loses its locks on the file: before the flush, which may take
-    // long, as requests for other locks of the file wait for it. Others see what was written, flushed or not.
-    let unlocked = match &ended {
-        Some(release) => {
-            let handles = release.ended.iter().flat_map(|owner| &owner.handles);
-            let others: Vec<_> = handles.filter_map(|other| this.file(*other).ok()).collect();
-            release_locks(&file, release, &others).await
-        }
-        None => Ok(()),
-    };
-    drop(ended);
-    file.flush().await.and(unlocked).map_err(refused)
 }
 
 pub async fn copy(this: This, copy: CopyCall) -> Result<u64> {

@@ -1,17 +1,20 @@
 //! Programs that are killed while they wait for an answer.
 //!
 //! A killed program ends only when the request that it waits for is answered, and a lost server may be away for long.
-//! So a request that changes nothing is *given up* when its program is being killed: it is answered with EINTR, its work
-//! goes on, and what the work returns is dropped.
+//! So a request that changes no data is *given up* when its program is being killed: it is answered with EINTR, its work
+//! goes on, and what the work returns is dropped. A change of names or attributes is then done later, as one of a program
+//! that is killed on NFS; this host does no later one before it. A change of data is not given up: the kernel drops cached
+//! pages around it, and a program that does the same again could be overwritten.
 //!
 //! The kernel reports the first signal of a request, whatever the program does with it. A program that goes on must not
 //! get EINTR from calls like `stat`. So the pending signals of the thread decide: the kernel adds SIGKILL to them when
 //! any signal ends the program, except one that writes a core dump.
 //!
-//! Owns: when a request is given up, and the bound on the work that goes on. Leaves to others: which requests change
-//! nothing, and their answers (`serve`).
+//! Owns: when a request is given up, the bound on the work that goes on, and the changes that go on. Leaves to others:
+//! which requests are given up (`serve`), and their answers (`request_tasks`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -68,6 +71,51 @@ impl KilledCallers {
     }
 }
 
+/// Changes that were given up and go on.
+#[derive(Debug, Default)]
+pub struct GivenUpChanges {
+    count: AtomicUsize,
+    /// Notified when one has ended.
+    ended: Notify,
+}
+
+/// A change that was given up, until its work has ended.
+#[derive(Debug)]
+pub struct GivenUpChange(Arc<GivenUpChanges>);
+
+impl Drop for GivenUpChange {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.ended.notify_waiters();
+    }
+}
+
+impl GivenUpChanges {
+    /// Notes that a change goes on.
+    pub fn begin(self: &Arc<GivenUpChanges>) -> GivenUpChange {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        GivenUpChange(self.clone())
+    }
+
+    /// Whether any goes on.
+    pub fn is_any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits until none goes on.
+    pub async fn ended(&self) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if !self.is_any() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
 /// Whether a thread ends as soon as its call is answered; `false` for 0, a thread that is not visible here.
 pub fn is_killed(thread: u32) -> bool {
     // The name of a thread may be any bytes.
@@ -84,7 +132,7 @@ fn has_kill(status: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use tokio::time::timeout;
 
@@ -101,6 +149,21 @@ mod tests {
         assert!(has_kill(&status(0, bit(libc::SIGKILL) | bit(libc::SIGTERM))));
         assert!(!has_kill(&status(bit(libc::SIGCHLD), bit(libc::SIGALRM))));
         assert!(!has_kill("") && !is_killed(0) && !is_killed(std::process::id()));
+    }
+
+    /// Later changes wait for all that were given up.
+    #[tokio::test]
+    async fn given_up_changes_come_first() {
+        let changes = Arc::new(GivenUpChanges::default());
+        changes.ended().await;
+        let [first, second] = [(); 2].map(|()| changes.begin());
+        let ended = changes.ended();
+        tokio::pin!(ended);
+        drop(first);
+        assert!(changes.is_any() && timeout(LOOK_PAUSE, &mut ended).await.is_err(), "one goes on");
+        drop(second);
+        ended.await;
+        assert!(!changes.is_any());
     }
 
     /// A signal alone changes nothing, a later SIGKILL is noticed, and the requests that are given up are bounded.

@@ -9,8 +9,9 @@
 //! |---|---|
 //! | `allowed` | what a mount allows |
 //! | `serve`, `calls` | the effect of each request |
+//! | `request_tasks` | the tasks that do it, and answer |
 //! | `sessions` | the session, and the next one after it was ended |
-//! | `lock_owners` | the owners of programs' locks |
+//! | `lock_calls`, `lock_owners` | requests for programs' locks; the owners of these |
 //! | `killed_callers` | programs that are killed while they wait |
 //! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
@@ -22,10 +23,12 @@ mod allowed;
 mod calls;
 mod contents;
 mod killed_callers;
+mod lock_calls;
 mod lock_owners;
 mod nodes;
 mod pages;
 mod reasons;
+mod request_tasks;
 mod serve;
 mod sessions;
 mod shown;

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nectary_fuse::{Errno, LookupEntry, NodeAttributes, Time, without_rights};
-use nectary_volume::protocol::{FileId, InodeAttributes as Inode};
+use nectary_volume::protocol::{FileId, InodeAttributes as Inode, JudgedOwner};
 
 /// The number of the root, as a node and as an inode.
 pub const ROOT: u64 = 1;
@@ -52,8 +52,9 @@ struct VolumeNodeTable {
 struct VolumeNode {
     id: FileId,
     lookups: u64,
-    /// The mode, as the kernel was told last.
+    /// The mode and the owner, as the kernel was told last.
     mode: u32,
+    owner: JudgedOwner,
     /// Whether it may have capabilities: it was looked up, and nothing was written to it since.
     may_have_capability: bool,
     /// The target of a symbolic link, which never changes.
@@ -71,6 +72,13 @@ struct NodeOffer {
     /// Whether the thread looked a moved directory up again: then the kernel tries a rename once more, which may need
     /// further nodes for both names.
     is_again: bool,
+}
+
+impl VolumeNode {
+    fn note_told(&mut self, inode: &Inode) {
+        self.mode = inode.inode.mode;
+        self.owner = JudgedOwner { owner: inode.inode.owner, group: inode.inode.group };
+    }
 }
 
 impl VolumeNodeTable {
@@ -124,6 +132,7 @@ impl VolumeNodeTable {
             id,
             lookups: 0,
             mode: 0,
+            owner: JudgedOwner::default(),
             may_have_capability: false,
             target: None,
             place: None,
@@ -135,7 +144,7 @@ impl VolumeNodeTable {
 
     fn entry(&mut self, node: u64, inode: &Inode) -> LookupEntry {
         if let Some(known) = self.known.get_mut(&node) {
-            known.mode = inode.inode.mode;
+            known.note_told(inode);
             let is_link = inode.inode.mode & libc::S_IFMT == libc::S_IFLNK;
             known.target = (is_link && !inode.inode.inline.is_empty()).then(|| inode.inode.inline.clone().into());
         }
@@ -176,10 +185,10 @@ impl VolumeNodeTable {
 impl VolumeNodes {
     /// Makes the set that has only the root.
     pub fn new(root: FileId) -> VolumeNodes {
-        let known = HashMap::from([(
-            ROOT,
-            VolumeNode { id: root, lookups: 1, mode: 0, may_have_capability: false, target: None, place: None },
-        )]);
+        let owner = JudgedOwner::default();
+        let root =
+            VolumeNode { id: root, lookups: 1, mode: 0, owner, may_have_capability: false, target: None, place: None };
+        let known = HashMap::from([(ROOT, root)]);
         let (places, further) = (HashMap::new(), HashMap::new());
         VolumeNodes { state: Mutex::new(VolumeNodeTable { known, places, further, offers: Vec::new(), next: FURTHER }) }
     }
@@ -294,10 +303,10 @@ impl VolumeNodes {
         }
     }
 
-    /// Returns attributes of a node for the kernel, and remembers its mode.
+    /// Returns attributes of a node for the kernel, and remembers its mode and owner.
     pub fn attributes(&self, node: u64, found: &Inode) -> NodeAttributes {
         if let Some(known) = self.state().known.get_mut(&node) {
-            known.mode = found.inode.mode;
+            known.note_told(found);
         }
         attributes(found)
     }
@@ -318,6 +327,11 @@ impl VolumeNodes {
     pub fn mode_with_rights(&self, node: u64) -> Option<u32> {
         let mode = self.state().known.get(&node)?.mode;
         (without_rights(mode) != mode).then_some(mode)
+    }
+
+    /// Returns the owner of a file, as the kernel was told last, if it is this user.
+    pub fn owner(&self, node: u64, user: u32) -> Option<JudgedOwner> {
+        self.state().known.get(&node).map(|known| known.owner).filter(|known| known.owner == user)
     }
 
     /// Updates the places of directories after the kernel renamed a name, or exchanged two.
@@ -429,6 +443,20 @@ mod tests {
             nodes.attributes(20, &file);
             assert_eq!(nodes.mode_with_rights(20), None);
         }
+    }
+
+    /// The owner of a node is the one that the kernel was told last.
+    #[test]
+    fn owner_matches_last_kernel_notice() {
+        let nodes = VolumeNodes::new(FileId { inode: ROOT, generation: 1 });
+        let mut file = inode(20, 1);
+        (file.inode.owner, file.inode.group) = (7, 8);
+        assert_eq!(nodes.owner(20, 7), None);
+        nodes.entry(&file, ROOT, b"a", Some(1));
+        assert_eq!(nodes.owner(20, 7), Some(JudgedOwner { owner: 7, group: 8 }));
+        file.inode.owner = 9;
+        nodes.attributes(20, &file);
+        assert_eq!((nodes.owner(20, 7), nodes.owner(20, 9)), (None, Some(JudgedOwner { owner: 9, group: 8 })));
     }
 
     /// A retried rename finds further nodes of directories that another host moved.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nectary_block::AccessStream;
 use nectary_buffer::stream_of;
-use nectary_fuse::protocol::{decode_device, open_flags};
+use nectary_fuse::protocol::{decode_device, open_flags, valid};
 use nectary_fuse::{
     CopyCall, Errno, FuseFileSystem, FuseRequest, LockRange, LookupEntry, NegotiationResult,
     NodeAttributes as KernelAttributes, PooledData, ReadCall, ReplyHandle, RequestCall, RequestCaller, RequestContext,
@@ -29,7 +29,8 @@ use tokio::task::JoinSet;
 use super::allowed::VolumeMountOptions;
 use super::calls;
 use super::contents::{CachedContents, ReadBytes};
-use super::killed_callers::{KilledCallers, is_killed};
+use super::killed_callers::{GivenUpChanges, KilledCallers};
+use super::lock_calls;
 use super::lock_owners::LockOwners;
 use super::nodes::{VALID, VolumeNodes};
 use super::sessions::MountSessions;
@@ -48,7 +49,8 @@ pub struct VolumeFileSystem {
     /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
     /// interrupted.
     lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
-    killed_callers: KilledCallers,
+    pub(super) killed_callers: KilledCallers,
+    pub(super) given_up: Arc<GivenUpChanges>,
     pub(super) lock_owners: Arc<LockOwners>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
@@ -82,6 +84,7 @@ impl VolumeFileSystem {
             next: AtomicU64::new(1),
             lock_waits: Mutex::default(),
             killed_callers: KilledCallers::default(),
+            given_up: Arc::default(),
             lock_owners: Arc::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
@@ -185,7 +188,7 @@ impl VolumeFileSystem {
         self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).remove(&unique);
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.spawn_on(task, &self.runtime);
         while tasks.try_join_next().is_some() {}
@@ -246,79 +249,6 @@ fn new_inode(of: RequestContext, mode: u32, umask: u32) -> NewInode {
 
 /// A mounted volume as the threads of the connection see it.
 pub struct VolumeService(pub Arc<VolumeFileSystem>);
-
-impl VolumeService {
-    /// Serves a request in the runtime: `work` does it, and `answer` sends the answer.
-    fn run<T, W>(
-        &self,
-        reply: ReplyHandle,
-        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
-        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
-    ) where
-        W: Future<Output = Result<T, Errno>> + Send,
-        T: Send + 'static,
-    {
-        let this = self.0.clone();
-        let progress = reply.progress();
-        self.0.spawn(progress.of(async move {
-            match work(this.clone()).await {
-                Ok(value) => answer(reply, &this, value),
-                Err(error) => reply.error(error),
-            }
-        }));
-    }
-
-    /// Serves a request that changes nothing as [`run`](Self::run) does. If its program is being killed, the request is
-    /// given up: it is answered with EINTR, and what `work` returns later is dropped.
-    fn ask<T, W>(
-        &self,
-        of: RequestContext,
-        reply: ReplyHandle,
-        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
-        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
-    ) where
-        W: Future<Output = Result<T, Errno>> + Send + 'static,
-        T: Send + 'static,
-    {
-        self.ask_and_end(of, reply, work, answer, |_| std::future::ready(()));
-    }
-
-    /// Serves a request as [`ask`](Self::ask) does; `end` ends what `work` returns after the request was given up.
-    fn ask_and_end<T, W, E>(
-        &self,
-        of: RequestContext,
-        reply: ReplyHandle,
-        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
-        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
-        end: impl FnOnce(T) -> E + Send + 'static,
-    ) where
-        W: Future<Output = Result<T, Errno>> + Send + 'static,
-        E: Future<Output = ()> + Send + 'static,
-        T: Send + 'static,
-    {
-        let (this, thread) = (self.0.clone(), of.caller.thread);
-        let progress = reply.progress();
-        self.0.spawn(progress.of(async move {
-            let mut work = std::pin::pin!(work(this.clone()));
-            let done = tokio::select! {
-                biased;
-                done = &mut work => Ok(done),
-                place = this.killed_callers.killed(|| reply.is_interrupted(), || is_killed(thread)) => Err(place),
-            };
-            match done {
-                Ok(Ok(value)) => answer(reply, &this, value),
-                Ok(Err(error)) => reply.error(error),
-                Err(_place) => {
-                    reply.errno(libc::EINTR);
-                    // The work goes on: half of it could leave a token or an open file that nobody gives back.
-                    if let Ok(value) = work.await {
-                        end(value).await;
-                    }
-                }
-            }
-        }));
-    }
-}
 
 impl FuseFileSystem for VolumeService {
     fn wishes(&self) -> RequestedFeatures {
@@ -385,10 +315,15 @@ impl FuseFileSystem for VolumeService {
     }
 
     fn set_attributes(&self, of: RequestContext, change: SetAttributes, reply: ReplyHandle) {
-        let set = move |this| calls::set(this, of.node, change);
-        self.run(reply, set, move |reply, this, found| {
+        let set = move |this| calls::set(this, of.node, change, of.caller);
+        let answer = move |reply: ReplyHandle, this: &VolumeFileSystem, found: InodeAttributes| {
             reply.attributes(&this.nodes.attributes(of.node, &found), VALID);
-        });
+        };
+        // The kernel drops cached pages when a truncation is answered.
+        match change.valid & valid::SIZE != 0 {
+            true => self.run(reply, set, answer),
+            false => self.change(of, reply, set, answer),
+        }
     }
 
     fn read_link(&self, of: RequestContext, reply: ReplyHandle) {
@@ -401,28 +336,28 @@ impl FuseFileSystem for VolumeService {
         if target.len() > TARGET_BYTES_MAX {
             return reply.errno(libc::ENAMETOOLONG);
         }
-        self.make(reply, of.node, name, NewInode { target, ..new_inode(of, libc::S_IFLNK | 0o777, 0) });
+        self.make(of, reply, name, NewInode { target, ..new_inode(of, libc::S_IFLNK | 0o777, 0) });
     }
 
     fn make_node(&self, of: RequestContext, name: &CStr, mode: u32, device: u32, umask: u32, reply: ReplyHandle) {
         let new = NewInode { device: decode_device(device), ..new_inode(of, mode, umask) };
-        self.make(reply, of.node, name, new);
+        self.make(of, reply, name, new);
     }
 
     fn make_directory(&self, of: RequestContext, name: &CStr, mode: u32, umask: u32, reply: ReplyHandle) {
-        self.make(reply, of.node, name, new_inode(of, libc::S_IFDIR | mode & 0o7777, umask));
+        self.make(of, reply, name, new_inode(of, libc::S_IFDIR | mode & 0o7777, umask));
     }
 
     fn unlink(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
         match calls::unlink_now(&self.0, of.node, name.to_bytes()) {
             Some(Ok(forgetting)) => self.answer_after(reply, forgetting, ReplyHandle::ok),
             Some(Err(error)) => reply.error(error),
-            None => self.remove_name(reply, of.node, name, false),
+            None => self.remove_name(of, reply, name, false),
         }
     }
 
     fn remove_directory(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
-        self.remove_name(reply, of.node, name, true);
+        self.remove_name(of, reply, name, true);
     }
 
     fn rename(
@@ -434,15 +369,19 @@ impl FuseFileSystem for VolumeService {
         flags: u32,
         reply: ReplyHandle,
     ) {
-        let (name, new_name) = (name.to_bytes().to_vec(), new_name.to_bytes().to_vec());
-        let rename = move |this| calls::rename(this, (of.node, name), (new_parent, new_name), flags);
-        self.run(reply, rename, |reply, _, ()| reply.ok());
+        let (from, to) = ((of.node, name.to_bytes().to_vec()), (new_parent, new_name.to_bytes().to_vec()));
+        let (old, new) = (from.clone(), to.clone());
+        let rename = move |this| calls::rename(this, from, to, flags);
+        self.change(of, reply, rename, move |reply, this, ()| {
+            this.nodes.rename((old.0, &old.1), (new.0, &new.1), flags & libc::RENAME_EXCHANGE != 0);
+            reply.ok();
+        });
     }
 
     fn link(&self, of: RequestContext, node: u64, new_name: &CStr, reply: ReplyHandle) {
         let name = new_name.to_bytes().to_vec();
         let link = move |this| calls::link(this, node, of.node, name);
-        self.run(reply, link, |reply, _, entry| reply.entry(&entry));
+        self.change(of, reply, link, |reply, this, linked: calls::FoundInode| reply.entry(&linked.changed(this)));
     }
 
     fn open(&self, of: RequestContext, flags: i32, reply: ReplyHandle) {
@@ -461,14 +400,12 @@ impl FuseFileSystem for VolumeService {
             None => {}
         }
         let name = name.to_bytes().to_vec();
-        let create = move |this| calls::create(this, of.node, name, new, flags);
-        self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
+        self.create_open(of, reply, move |this| calls::create(this, of.node, name, new, flags));
     }
 
     fn temporary_file(&self, of: RequestContext, mode: u32, umask: u32, flags: i32, reply: ReplyHandle) {
         let new = new_inode(of, libc::S_IFREG | mode & 0o7777, umask);
-        let create = move |this| calls::create_nameless(this, of.node, new, flags);
-        self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
+        self.create_open(of, reply, move |this| calls::create_nameless(this, of.node, new, flags));
     }
 
     fn read(&self, of: RequestContext, read: ReadCall, reply: ReplyHandle) {
@@ -491,12 +428,13 @@ impl FuseFileSystem for VolumeService {
     fn release(&self, of: RequestContext, handle: u64, _owner: u64, unlock: bool, reply: ReplyHandle) {
         let file = self.0.files().remove(&handle);
         let ended = self.0.lock_owners.ended(of.node, handle, unlock);
-        let progress = reply.progress();
+        let (this, progress) = (self.0.clone(), reply.progress());
         self.0.spawn(progress.of(async move {
             if let Some(file) = file {
                 if let Some(release) = ended {
+                    this.given_up.ended().await;
                     // An error means that the session has ended, and the lock with it.
-                    let _ = calls::release_locks(&file, &release, &[]).await;
+                    let _ = lock_calls::release_locks(&file, &release, &[]).await;
                 }
                 file.close().await;
             }
@@ -512,15 +450,15 @@ impl FuseFileSystem for VolumeService {
         reply.ok();
     }
 
-    fn sync_directory(&self, _of: RequestContext, handle: u64, reply: ReplyHandle) {
-        self.run(reply, move |this| calls::sync_names(this, handle), |reply, _, ()| reply.ok());
+    fn sync_directory(&self, of: RequestContext, handle: u64, reply: ReplyHandle) {
+        self.ask(of, reply, move |this| calls::sync_names(this, handle), |reply, _, ()| reply.ok());
     }
 
-    fn sync(&self, _of: RequestContext, handle: u64, reply: ReplyHandle) {
+    fn sync(&self, of: RequestContext, handle: u64, reply: ReplyHandle) {
         let sync = move |this: Arc<VolumeFileSystem>| async move {
             this.file(handle)?.sync().await.map_err(|error| errno(&error))
         };
-        self.run(reply, sync, |reply, _, ()| reply.ok());
+        self.ask(of, reply, sync, |reply, _, ()| reply.ok());
     }
 
     fn flush(&self, of: RequestContext, handle: u64, owner: u64, reply: ReplyHandle) {
@@ -528,7 +466,7 @@ impl FuseFileSystem for VolumeService {
         if ended.is_none() && self.0.file(handle).is_ok_and(|file| file.is_flushed()) {
             return reply.ok();
         }
-        self.run(reply, move |this| calls::flush(this, handle, ended), |reply, _, ()| reply.ok());
+        self.run(reply, move |this| lock_calls::flush(this, handle, ended), |reply, _, ()| reply.ok());
     }
 
     fn set_xattr(
@@ -542,7 +480,7 @@ impl FuseFileSystem for VolumeService {
     ) {
         let (name, value) = (name.to_bytes().to_vec(), value.to_vec());
         let set = move |this| calls::set_xattr(this, of.node, name, value, flags, kill_group_id);
-        self.run(reply, set, |reply, _, ()| reply.ok());
+        self.change(of, reply, set, |reply, _, ()| reply.ok());
     }
 
     fn get_xattr(&self, of: RequestContext, name: &CStr, _size: u32, reply: ReplyHandle) {
@@ -563,7 +501,7 @@ impl FuseFileSystem for VolumeService {
 
     fn remove_xattr(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
         let name = name.to_bytes().to_vec();
-        self.run(reply, move |this| calls::remove_xattr(this, of.node, name), |reply, _, ()| reply.ok());
+        self.change(of, reply, move |this| calls::remove_xattr(this, of.node, name), |reply, _, ()| reply.ok());
     }
 
     fn read_directory(&self, of: RequestContext, _handle: u64, offset: u64, size: u32, plus: bool, reply: ReplyHandle) {
@@ -584,7 +522,8 @@ impl FuseFileSystem for VolumeService {
     }
 
     fn get_lock(&self, of: RequestContext, lock: LockRange, reply: ReplyHandle) {
-        self.ask(of, reply, move |this| calls::test_lock(this, of.node, lock), |reply, _, found| reply.lock(&found));
+        let found = move |this| lock_calls::test_lock(this, of.node, lock);
+        self.ask(of, reply, found, |reply, _, found: LockRange| reply.lock(&found));
     }
 
     fn set_lock(&self, of: RequestContext, lock: LockRange, waits: bool, mut reply: ReplyHandle) {
@@ -601,7 +540,7 @@ impl FuseFileSystem for VolumeService {
             given_up.notify_one();
         }
         let set = move |this: Arc<VolumeFileSystem>| async move {
-            let done = calls::set_lock(this.clone(), of.node, lock, given_up).await;
+            let done = lock_calls::set_lock(this.clone(), of.node, lock, given_up).await;
             this.end_lock_wait(of.unique);
             done
         };
@@ -658,15 +597,31 @@ impl VolumeService {
         }));
     }
 
-    fn make(&self, reply: ReplyHandle, parent: u64, name: &CStr, new: NewInode) {
+    fn make(&self, of: RequestContext, reply: ReplyHandle, name: &CStr, new: NewInode) {
         let name = name.to_bytes().to_vec();
-        let make = move |this| calls::make(this, parent, name, new);
-        self.run(reply, make, |reply, _, entry| reply.entry(&entry));
+        let make = move |this| calls::make(this, of.node, name, new);
+        self.change(of, reply, make, |reply, this, made: calls::FoundInode| reply.entry(&made.changed(this)));
     }
 
-    fn remove_name(&self, reply: ReplyHandle, parent: u64, name: &CStr, is_directory: bool) {
+    /// Makes a file and opens it. If its program is being killed, it is closed again.
+    fn create_open<W>(
+        &self,
+        of: RequestContext,
+        reply: ReplyHandle,
+        create: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
+    ) where
+        W: Future<Output = Result<(calls::FoundInode, OpenFile), Errno>> + Send + 'static,
+    {
+        let answer = |reply: ReplyHandle, this: &VolumeFileSystem, (made, file): (calls::FoundInode, OpenFile)| {
+            reply.created(&made.changed(this), this.add(file), OPEN_FLAGS);
+        };
+        let end = |(_, file): (calls::FoundInode, OpenFile)| async move { file.close().await };
+        self.change_and_end(of, reply, create, answer, end);
+    }
+
+    fn remove_name(&self, of: RequestContext, reply: ReplyHandle, name: &CStr, is_directory: bool) {
         let name = name.to_bytes().to_vec();
-        let unlink = move |this| calls::unlink(this, parent, name, is_directory);
-        self.run(reply, unlink, |reply, _, ()| reply.ok());
+        let unlink = move |this| calls::unlink(this, of.node, name, is_directory);
+        self.change(of, reply, unlink, |reply, _, ()| reply.ok());
     }
 }

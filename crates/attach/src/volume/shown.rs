@@ -15,7 +15,9 @@
 //! change, too, for no time. The kernel is never given the absence of a name. Only the name that changes is forgotten:
 //! what is mounted on other names stays. An answer about the name that is late changes only what the kernel has dropped.
 //! When another host changes an inode, its names are looked up again: with a name that it shows the kernel believes the
-//! owner and the mode that it knows, however old, when a program changes them. An open file is no name.
+//! owner and the mode that it knows, however old, when a program changes them. An open file is no name. These names stay,
+//! so the answer to a look-up that the kernel applies late makes it show the name again, although not the attributes. So
+//! the kernel is told twice, if the name was given lately; meanwhile the server refuses changes by the owner of before.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,28 +173,39 @@ impl KernelCache {
     /// Makes the kernel forget attributes of an inode that another host changes, and look up again the names that it shows
     /// of it: a program that changes an inode by a shown name is measured by the owner and the mode of before. The names
     /// stay, as do mounts on them and programs that use them.
-    pub fn recall(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
+    pub fn recall(self: &Arc<KernelCache>, file: FileId) -> Option<oneshot::Receiver<()>> {
+        let began = tokio::time::Instant::now();
         let attributes = self.forget(file);
         let names = self.shared.given().names_of(file);
         if names.is_empty() {
             return attributes;
         }
-        let ask_name = |given: GivenName| {
-            let GivenName { directory, name, left } = given;
-            Some((ask(&self.names, |done| InvalidationRequest::Name(directory, name, true, done))?, left))
-        };
-        let names: Vec<_> = names.into_iter().filter_map(ask_name).collect();
-        let (done, is_done) = oneshot::channel();
+        let names: Vec<_> = names.into_iter().filter_map(|given| Some((self.expire(&given)?, given))).collect();
+        let (cache, (done, is_done)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
             if let Some(attributes) = attributes {
                 let _ = attributes.await;
             }
-            for (forgotten, left) in names {
-                let _ = tokio::time::timeout(left, forgotten).await;
+            let mut late = Vec::new();
+            for (expired, given) in names {
+                let _ = tokio::time::timeout(given.left, expired).await;
+                late.extend(Some(given).filter(|given| given.arrives_by > began));
             }
             let _ = done.send(());
+            for given in late {
+                tokio::time::sleep_until(given.arrives_by).await;
+                if let Some(expired) = cache.expire(&given) {
+                    let _ = tokio::time::timeout(given.left, expired).await;
+                }
+            }
         });
         Some(is_done)
+    }
+
+    /// Makes the kernel look a name up at its next use.
+    fn expire(&self, given: &GivenName) -> Option<oneshot::Receiver<()>> {
+        let GivenName { directory, name, .. } = given;
+        ask(&self.names, |done| InvalidationRequest::Name(*directory, name.clone(), true, done))
     }
 
     /// Notes that the kernel may cache the access control lists of an inode. `false`: there are too many; the kernel is

@@ -381,7 +381,7 @@ impl client::HostKernel for NotifiedKernel {
         tokio::spawn(async move {
             kernel.pause().await;
             kernel.forget_attributes(file).await;
-            for GivenName { directory, name, left } in names {
+            for GivenName { directory, name, left, .. } in names {
                 let lock = kernel.lock_of(directory);
                 if let Ok(_alone) = timeout(left, lock.write_owned()).await {
                     kernel.expire_name(directory, &name);

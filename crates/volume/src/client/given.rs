@@ -28,6 +28,8 @@ const CHANGED_MAX: usize = 1 << 14;
 const GIVEN_MAX: usize = 1 << 15;
 /// The shortest time in which the kernel is given the chance to forget a name.
 const FORGET_MIN: Duration = Duration::from_millis(100);
+/// The longest time after which a kernel applies an answer that gives a name, unless the machine is very busy.
+const LATE_MAX: Duration = Duration::from_millis(200);
 
 /// The names that were given in some time, and those of each inode.
 #[derive(Default)]
@@ -37,10 +39,11 @@ struct ShownNames {
     count: usize,
 }
 
-/// A name that was given: the time until which the kernel shows it, and its inode.
+/// A name that was given: the time until which the kernel shows it, the time when it was given last, and its inode.
 #[derive(Clone, Copy)]
 struct ShownName {
     until: Instant,
+    given: Instant,
     inode: FileId,
 }
 
@@ -53,6 +56,8 @@ pub struct GivenName {
     pub name: Vec<u8>,
     /// The time after which the kernel does not show it any more.
     pub left: Duration,
+    /// When the kernel has applied the answer that gave it last: until then that may make the kernel show the name again.
+    pub arrives_by: Instant,
 }
 
 /// When a directory was changed last by this host, and by another one.
@@ -116,7 +121,8 @@ impl GivenNames {
             return Duration::ZERO;
         }
         let Some((time, shown)) = self.times(directory, name) else { return Duration::ZERO };
-        self.add_name(directory, name, ShownName { until: Instant::now() + shown, inode });
+        let given = Instant::now();
+        self.add_name(directory, name, ShownName { until: given + shown, given, inode });
         time.min(client.kept_for())
     }
 
@@ -173,9 +179,9 @@ impl GivenNames {
         let lists = [&self.recent, &self.older].into_iter().filter_map(|names| names.of_inodes.get(&inode));
         let names: HashSet<&(FileId, Vec<u8>)> = lists.flatten().collect();
         let given = names.into_iter().filter_map(|(directory, name)| {
-            let until = self.known(*directory, name)?.until + FORGET_MIN;
-            let left = until.checked_duration_since(now).filter(|left| !left.is_zero())?;
-            Some(GivenName { directory: *directory, name: name.clone(), left })
+            let ShownName { until, given, .. } = self.known(*directory, name)?;
+            let left = (until + FORGET_MIN).checked_duration_since(now).filter(|left| !left.is_zero())?;
+            Some(GivenName { directory: *directory, name: name.clone(), left, arrives_by: given + LATE_MAX })
         });
         given.collect()
     }
@@ -297,7 +303,7 @@ mod tests {
     const INODE: FileId = FileId { inode: 8, generation: 1 };
 
     fn shown(until: Instant) -> ShownName {
-        ShownName { until, inode: INODE }
+        ShownName { until, given: Instant::now(), inode: INODE }
     }
 
     #[test]
@@ -326,8 +332,22 @@ mod tests {
         assert_eq!(names(&given, other), [&b"other"[..], b"taken"]);
         assert!(names(&given, DIRECTORY).is_empty());
         // A name that the kernel shows no more.
-        given.add_name(DIRECTORY, b"over", ShownName { until: Instant::now() - FORGET_MIN, inode: DIRECTORY });
+        given.add_name(DIRECTORY, b"over", ShownName { inode: DIRECTORY, ..shown(Instant::now() - FORGET_MIN) });
         assert!(names(&given, DIRECTORY).is_empty());
+    }
+
+    /// A name that was given lately may be shown again by the answer that gave it.
+    #[test]
+    fn late_answers_have_a_time() {
+        let mut given = GivenNames::default();
+        let began = Instant::now();
+        given.add_name(DIRECTORY, b"name", shown(began + SHOWN_MAX));
+        let arrives_by = |given: &GivenNames| given.names_of(INODE).iter().map(|name| name.arrives_by).max();
+        assert!(arrives_by(&given).is_some_and(|at| at >= began + LATE_MAX && at <= Instant::now() + LATE_MAX));
+        // It counts from the last answer.
+        let again = Instant::now();
+        given.add_name(DIRECTORY, b"name", shown(began));
+        assert!(arrives_by(&given).is_some_and(|at| at >= again + LATE_MAX));
     }
 
     #[test]

@@ -94,12 +94,25 @@ impl OpenFile {
     }
 
     /// Releases a range.
+    ///
+    /// *Errors*: ENOLCK if that splits a range, and the file or the session has as many as it may have.
     pub async fn unlock(&self, lock: FileLock) -> Result<(), Error> {
         let (client, file) = self.parts();
-        let locked = self.locked(lock);
+        let (locked, session) = (self.locked(lock), &client.shared.session);
+        let epoch = session.epoch();
         // The list is changed first, so that a server that restarts in the meantime is not told of the lock.
-        file.locks().clear(0, &locked);
-        client.shared.session.unlock(locked).await
+        let released = {
+            let mut locks = file.locks();
+            let released = locks.within(0, &locked);
+            locks.clear(0, &locked);
+            released
+        };
+        let unlocked = session.unlock(locked).await;
+        if unlocked.as_ref().is_err_and(|error| error.errno() == libc::ENOLCK) {
+            // Nothing was released.
+            session.at_epoch(epoch, || released.into_iter().for_each(|held| file.locks().set(0, held)));
+        }
+        unlocked
     }
 
     /// Releases all locks of an owner.
@@ -170,7 +183,9 @@ impl ClientSession {
             () = given_up => {}
         }
         // The lock may have been granted before the cancellation; then it is held.
-        self.call(CallShare::Questions, |_| (VolumeMessage::CancelLock { request }, None)).await?;
+        if !self.give_up(request) {
+            self.call(CallShare::Questions, |_| (VolumeMessage::CancelLock { request }, None)).await?;
+        }
         answered(self.said(answer.await)?).map(drop)
     }
 

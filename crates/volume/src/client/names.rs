@@ -299,7 +299,7 @@ impl VolumeClient {
             self.end_use(&file).await;
             truncated?;
         }
-        if changes == AttributeChanges::default() {
+        if (AttributeChanges { judged: None, ..changes }) == AttributeChanges::default() {
             return self.attributes(id).await;
         }
         if changes.accessed.is_some() || changes.modified.is_some() {

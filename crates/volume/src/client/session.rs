@@ -341,6 +341,11 @@ impl ClientSession {
         }
     }
 
+    /// Gives up a request for a lock. Returns whether it has ended with EINTR; if not, the server must be told.
+    pub fn give_up(&self, request: u64) -> bool {
+        self.inner.give_up(request)
+    }
+
     /// Does `act` if the server's epoch is this one; no other server is told what is held before that is done. The state
     /// of the session is locked meanwhile.
     pub fn at_epoch(&self, epoch: u64, act: impl FnOnce()) -> bool {
@@ -469,6 +474,7 @@ impl ClientSession {
                         done_at_ns: None,
                         blamed: 0,
                         refused: None,
+                        is_given_up: false,
                         reply,
                         changing,
                         may_keep: None,

@@ -184,6 +184,13 @@ pub(super) fn follow_mode(change: &mut TableChange<'_>, number: u64, mode: u32) 
     }
 }
 
+/// Returns a mode without the bits that give rights to those who run the file: set-user-ID, and set-group-ID where the
+/// group may run it.
+pub(super) fn without_rights(mode: u32) -> u32 {
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    mode & !(libc::S_ISUID | group)
+}
+
 /// Stores the lists that a new inode inherits from its directory, and returns the mode of the inode. The umask applies
 /// only if the directory has no default list.
 pub(super) fn inherit(change: &mut TableChange<'_>, directory: u64, number: u64, mode: u32, umask: u32) -> u32 {

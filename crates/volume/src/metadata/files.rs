@@ -121,12 +121,21 @@ impl ImageParts<'_> {
         found: &mut Inode,
         changes: &AttributeChanges,
     ) -> Result<()> {
+        if changes.judged.is_some_and(|judged| judged.owner != found.owner) {
+            return Err(posix(libc::EPERM));
+        }
         if let Some(size) = changes.size {
             self.truncate(change, stamp, file, found, size)?;
         }
         if let Some(mode) = changes.mode {
+            let is_of_group = changes.judged.is_none_or(|judged| judged.group == found.group);
+            let mode = if is_of_group { mode } else { mode & !libc::S_ISGID };
             found.mode = found.mode & libc::S_IFMT | mode & 0o7777;
             access::follow_mode(change, file.inode, mode);
+        }
+        let is_given = changes.mode.is_none() && (changes.owner.is_some() || changes.group.is_some());
+        if (changes.drops_rights || is_given) && found.mode & libc::S_IFMT != libc::S_IFDIR {
+            found.mode = access::without_rights(found.mode);
         }
         found.owner = changes.owner.unwrap_or(found.owner);
         found.group = changes.group.unwrap_or(found.group);

@@ -3,7 +3,9 @@
 use super::tests::{ROOT, commit, create_in, image, label, operate, space, stamp};
 use super::*;
 use crate::format::{LOST_TO_OTHERS, SessionRecord, TableKind, XATTR_VALUE_BYTES_MAX};
-use crate::protocol::{FileId, InodeAttributes, MetadataOperation, MetadataQuestion, ServerAnswer};
+use crate::protocol::{
+    AttributeChanges, FileId, InodeAttributes, JudgedOwner, MetadataOperation, MetadataQuestion, ServerAnswer,
+};
 
 fn nameless(open: bool, mode: u32) -> MetadataOperation {
     MetadataOperation::Create {
@@ -242,4 +244,56 @@ fn path_map_is_found() {
     assert_eq!(found.extents[0].1.block, block);
     assert_eq!(look("").map(|found| found.attributes.number), Ok(1));
     assert_eq!((look("d/c"), look("d/a/b"), look("d/..")), (Err(libc::ENOENT), Err(libc::ENOTDIR), Err(libc::ENOENT)));
+}
+
+/// Changes attributes; returns the permission bits, the owner and the group.
+fn changed(image: &mut MetadataImage, session: u64, file: FileId, changes: AttributeChanges) -> Result<[u32; 3], i32> {
+    match operate(image, session, &MetadataOperation::SetAttributes { file, changes })? {
+        ServerAnswer::Attributes(InodeAttributes { inode, .. }) => Ok([inode.mode & 0o7777, inode.owner, inode.group]),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each host sends what its kernel made of the mode that it knew.
+#[test]
+fn rights_are_cleared_from_present_mode() {
+    let (mut image, session) = image();
+    let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
+    let nothing = AttributeChanges::default();
+    let (rights, dropped) = (AttributeChanges { mode: Some(0o6755), ..nothing }, [0o755, 0, 0]);
+    for clearing in [
+        AttributeChanges { owner: Some(0), ..nothing },
+        AttributeChanges { group: Some(0), ..nothing },
+        AttributeChanges { drops_rights: true, ..nothing },
+    ] {
+        changed(&mut image, session, file, rights).unwrap();
+        assert_eq!(changed(&mut image, session, file, clearing), Ok(dropped), "{clearing:?}");
+    }
+    let both = AttributeChanges { owner: Some(7), ..rights };
+    assert_eq!(changed(&mut image, session, file, both), Ok([0o6755, 7, 0]), "the mode is given");
+    let locked = AttributeChanges { mode: Some(0o2600), ..nothing };
+    changed(&mut image, session, file, locked).unwrap();
+    let clearing = AttributeChanges { drops_rights: true, ..nothing };
+    assert_eq!(changed(&mut image, session, file, clearing), Ok([0o2600, 7, 0]), "the group may not run it");
+    let directory = create_in(&mut image, session, ROOT, "directory", libc::S_IFDIR | 0o755).unwrap().id();
+    changed(&mut image, session, directory, AttributeChanges { mode: Some(0o2775), ..nothing }).unwrap();
+    let given = AttributeChanges { group: Some(9), ..nothing };
+    assert_eq!(changed(&mut image, session, directory, given), Ok([0o2775, 0, 9]), "it is for new inodes");
+}
+
+/// A change that an owner began before another host gave the file away comes after that.
+#[test]
+fn change_by_earlier_owner_is_refused() {
+    let (mut image, session) = image();
+    let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
+    let nothing = AttributeChanges::default();
+    let set = |mode, owner, group| {
+        let judged = Some(JudgedOwner { owner, group });
+        AttributeChanges { mode: Some(mode), judged, ..nothing }
+    };
+    changed(&mut image, session, file, AttributeChanges { owner: Some(7), group: Some(8), ..nothing }).unwrap();
+    assert_eq!(changed(&mut image, session, file, set(0o2755, 7, 8)), Ok([0o2755, 7, 8]));
+    changed(&mut image, session, file, AttributeChanges { owner: Some(9), ..nothing }).unwrap();
+    assert_eq!(changed(&mut image, session, file, set(0o4755, 7, 8)), Err(libc::EPERM));
+    assert_eq!(changed(&mut image, session, file, set(0o2755, 9, 3)), Ok([0o755, 9, 8]), "it has another group");
 }

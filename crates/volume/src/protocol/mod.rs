@@ -28,7 +28,7 @@ pub use message::{
     AnswerTerms, FileLockRange, HelloMessage, MAY_KEEP_MAX, MayKeep, Token, TokenAspect, TokenGrant, VolumeMessage,
 };
 pub use operation::{
-    AttributeChanges, FILE_BLOCKS_MAX, FileAccess, FileId, MappedExtent, MetadataOperation, TimeChange,
+    AttributeChanges, FILE_BLOCKS_MAX, FileAccess, FileId, JudgedOwner, MappedExtent, MetadataOperation, TimeChange,
 };
 pub use question::{MetadataQuestion, SiblingSession};
 pub use version::{VERSIONS, common_version, versions_differ};

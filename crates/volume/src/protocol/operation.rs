@@ -60,7 +60,18 @@ impl FileAccess {
     }
 }
 
-/// The attributes that change: those that are `Some`.
+/// The owner and the group of a file by which the kernel of a program's host has allowed a change: another host may have
+/// changed them meanwhile.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JudgedOwner {
+    /// The owner's user number. If the file has another owner, the change is refused with EPERM.
+    pub owner: u32,
+    /// The group's number. If the file has another group, the change sets no set-group-ID bit.
+    pub group: u32,
+}
+
+/// The attributes that change: those that are `Some`. A new owner or group without a mode also clears the bits that give
+/// rights, unless the inode is a directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AttributeChanges {
     /// The permission bits, without the file type.
@@ -75,6 +86,11 @@ pub struct AttributeChanges {
     pub accessed: Option<TimeChange>,
     /// Time of the last change of the data.
     pub modified: Option<TimeChange>,
+    /// Whether the bits are cleared that give rights to those who run the file: set-user-ID, and set-group-ID where the group
+    /// may run it.
+    pub drops_rights: bool,
+    /// By which owner the change was allowed; `None`: not because of the owner.
+    pub judged: Option<JudgedOwner>,
 }
 
 /// An operation. The server sets all times that the operation does not contain.

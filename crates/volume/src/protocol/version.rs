@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 /// The supported versions.
-pub const VERSIONS: RangeInclusive<u16> = 8..=8;
+pub const VERSIONS: RangeInclusive<u16> = 9..=9;
 
 /// Returns the newest version that both sides support, if there is one.
 pub fn common_version(other: &RangeInclusive<u16>) -> Option<u16> {

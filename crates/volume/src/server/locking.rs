@@ -44,6 +44,11 @@ fn refusal(code: RefusalCode, errno: i32, words: &str) -> ServerRefusal {
     ServerRefusal { code, errno, words: words.to_owned() }
 }
 
+fn too_many() -> ServerRefusal {
+    let words = "the file or the session has too many locks, or the file too many waiters for them";
+    refusal(RefusalCode::Limit, libc::ENOLCK, words)
+}
+
 impl LockQueue {
     /// Handles what a session wants. `is_grace`: some session from before a restart has not named its locks yet;
     /// `is_expected`: this session has not.
@@ -61,11 +66,13 @@ impl LockQueue {
         }
         match wish {
             LockRequest::Lock(lock, waits) => self.lock(session, lock, waits, reply),
-            LockRequest::Unlock(lock) => {
-                let granted = self.locks.unlock(session, &lock);
-                reply.send(Ok(ServerAnswer::Done));
-                self.grant(granted);
-            }
+            LockRequest::Unlock(lock) => match self.locks.unlock(session, &lock) {
+                Some(granted) => {
+                    reply.send(Ok(ServerAnswer::Done));
+                    self.grant(granted);
+                }
+                None => reply.send(Err(too_many())),
+            },
             LockRequest::Test(lock) => reply.say(&VolumeMessage::LockFound { lock: self.locks.test(session, &lock) }),
             LockRequest::Cancel(request) => {
                 self.cancel(session, request);
@@ -132,10 +139,7 @@ impl LockQueue {
             LockOutcome::Deadlock => {
                 reply.send(Err(refusal(RefusalCode::Posix, libc::EDEADLK, "the lock would be waited for without end")));
             }
-            LockOutcome::TooMany => {
-                let problem = "the file has too many locks, or waiters for them";
-                reply.send(Err(refusal(RefusalCode::Limit, libc::ENOLCK, problem)));
-            }
+            LockOutcome::TooMany => reply.send(Err(too_many())),
         }
         // What the owner held before may be shared or free now.
         if outcome == LockOutcome::Granted || lock.is_flock {

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::protocol::{FileId, FileLockRange};
 
-/// The maximum number of ranges that are held on one file.
+/// The maximum number of ranges that are held on one file, and of those of one session.
 const HELD_MAX: usize = 65_536;
+const SESSION_HELD_MAX: usize = 1 << 18;
 /// The maximum number of requests that wait for locks on one file.
 const WAITERS_MAX: usize = 4096;
 /// The maximum number of owners that the search for a deadlock visits.
@@ -27,7 +28,7 @@ pub enum LockOutcome {
     Waits,
     /// The request would wait for its own owner.
     Deadlock,
-    /// The file has too many locks or requests.
+    /// The file or the session has too many locks, or the file too many requests.
     TooMany,
 }
 
@@ -74,6 +75,25 @@ impl LockedRanges {
             false
         });
         self.0.extend(left);
+    }
+
+    /// Returns what an owner holds in a range.
+    pub fn within(&self, session: u64, lock: &FileLockRange) -> Vec<FileLockRange> {
+        let held = self.0.iter().filter(|(of, held)| {
+            is_same(*of, held, session, lock) && held.start <= lock.last && lock.start <= held.last
+        });
+        let cut = |held: &FileLockRange| FileLockRange {
+            start: held.start.max(lock.start),
+            last: held.last.min(lock.last),
+            ..*held
+        };
+        held.map(|(_, held)| cut(held)).collect()
+    }
+
+    /// Whether the release of a range of an owner splits a range.
+    fn splits(&self, session: u64, lock: &FileLockRange) -> bool {
+        let is_split = |held: &FileLockRange| held.start < lock.start && lock.last < held.last;
+        self.0.iter().any(|(of, held)| is_same(*of, held, session, lock) && is_split(held))
     }
 
     /// Whether this `flock` replaces one of the other kind.
@@ -127,8 +147,30 @@ struct FileRanges {
 #[derive(Debug, Default)]
 pub struct VolumeLocks {
     files: HashMap<FileId, FileRanges>,
+    /// The number of ranges that each session holds.
+    held_of: HashMap<u64, usize>,
     /// Sessions whose locks conflicted with requests that did not wait.
     met: BTreeMap<u64, ()>,
+}
+
+/// Whether a session may hold no more ranges.
+fn is_full(held_of: &HashMap<u64, usize>, session: u64) -> bool {
+    held_of.get(&session).is_some_and(|count| *count >= SESSION_HELD_MAX)
+}
+
+/// Changes what a session holds of a file, and counts it.
+fn count_change(
+    held_of: &mut HashMap<u64, usize>,
+    (session, held): (u64, &mut LockedRanges),
+    change: impl FnOnce(&mut LockedRanges),
+) {
+    let before = held.0.len();
+    change(held);
+    let count = held_of.entry(session).or_default();
+    *count = (*count + held.0.len()).saturating_sub(before);
+    if *count == 0 {
+        held_of.remove(&session);
+    }
 }
 
 impl VolumeLocks {
@@ -139,13 +181,16 @@ impl VolumeLocks {
         let file = self.files.entry(lock.file).or_default();
         // As in the kernel, which releases it even if the request is refused.
         if file.held.converts(session, &lock) {
-            file.held.clear(session, &lock);
+            count_change(&mut self.held_of, (session, &mut file.held), |held| held.clear(session, &lock));
         }
         let Some((other, _)) = file.held.in_the_way(session, &lock) else {
-            if file.held.0.len() >= HELD_MAX {
+            if file.held.0.len() >= HELD_MAX || is_full(&self.held_of, session) {
+                if file.held.is_empty() && file.waiters.is_empty() {
+                    self.files.remove(&lock.file);
+                }
                 return LockOutcome::TooMany;
             }
-            file.held.set(session, lock);
+            count_change(&mut self.held_of, (session, &mut file.held), |held| held.set(session, lock));
             return LockOutcome::Granted;
         };
         if !waits {
@@ -164,11 +209,16 @@ impl VolumeLocks {
         LockOutcome::Waits
     }
 
-    /// Releases a range of a session. Returns the waiting requests that are granted by that.
-    pub fn unlock(&mut self, session: u64, lock: &FileLockRange) -> Vec<u64> {
-        let Some(file) = self.files.get_mut(&lock.file) else { return Vec::new() };
-        file.held.clear(session, lock);
-        self.wake(lock.file)
+    /// Releases a range of a session. Returns the waiting requests that are granted by that. `None`: it would split a
+    /// range, and there are too many, so nothing is released.
+    pub fn unlock(&mut self, session: u64, lock: &FileLockRange) -> Option<Vec<u64>> {
+        let Some(file) = self.files.get_mut(&lock.file) else { return Some(Vec::new()) };
+        let is_full = file.held.0.len() >= HELD_MAX || is_full(&self.held_of, session);
+        if is_full && file.held.splits(session, lock) {
+            return None;
+        }
+        count_change(&mut self.held_of, (session, &mut file.held), |held| held.clear(session, lock));
+        Some(self.wake(lock.file))
     }
 
     /// Cancels a waiting request. Returns whether it was still waiting.
@@ -196,6 +246,7 @@ impl VolumeLocks {
             granted.extend(self.wake(id));
         }
         self.met.remove(&session);
+        self.held_of.remove(&session);
         granted
     }
 
@@ -224,7 +275,8 @@ impl VolumeLocks {
         let (mut granted, mut left) = (Vec::new(), VecDeque::new());
         for waiter in std::mem::take(&mut file.waiters) {
             if file.held.in_the_way(waiter.session, &waiter.lock).is_none() {
-                file.held.set(waiter.session, waiter.lock);
+                let RangeWaiter { session, lock, .. } = waiter;
+                count_change(&mut self.held_of, (session, &mut file.held), |held| held.set(session, lock));
                 granted.push(waiter.ticket);
             } else {
                 left.push_back(waiter);
@@ -286,7 +338,7 @@ mod tests {
         assert_eq!(locks.lock(2, 4, lock(5, 45..=50, false), false), LockOutcome::Granted);
         assert_eq!(locks.lock(2, 5, lock(5, 39..=39, false), false), LockOutcome::Refused);
         assert_eq!(locks.counts(), (4, 0));
-        assert!(locks.unlock(2, &lock(5, 0..=99, false)).is_empty());
+        assert_eq!(locks.unlock(2, &lock(5, 0..=99, false)), Some(Vec::new()));
         assert_eq!(locks.lock(1, 6, lock(5, 40..=59, true), false), LockOutcome::Granted);
         assert_eq!(locks.counts(), (1, 0));
         // `flock` locks do not conflict with `fcntl` locks.
@@ -303,7 +355,7 @@ mod tests {
             assert_eq!(locks.lock(ticket, ticket, lock(1, 0..=9, is_exclusive), true), LockOutcome::Waits);
         }
         assert_eq!(locks.awaited(), [1]);
-        assert_eq!(locks.unlock(1, &lock(1, 0..=9, true)), [2, 3]);
+        assert_eq!(locks.unlock(1, &lock(1, 0..=9, true)), Some(vec![2, 3]));
         assert!(locks.cancel(4) && !locks.cancel(4));
         assert_eq!(locks.lock(5, 5, lock(1, 5..=5, true), true), LockOutcome::Waits);
         assert!(locks.forget(2).is_empty());
@@ -319,5 +371,51 @@ mod tests {
         assert_eq!(locks.lock(2, 3, lock(1, 0..=0, true), true), LockOutcome::Waits);
         assert_eq!(locks.lock(1, 4, FileLockRange { start: 3, ..other }, true), LockOutcome::Deadlock);
         assert_eq!(locks.lock(1, 5, FileLockRange { start: 3, ..other }, false), LockOutcome::Refused);
+    }
+
+    /// The ranges of a session are bounded, also those that a release splits off.
+    #[test]
+    fn ranges_of_session_are_bounded() {
+        let mut locks = VolumeLocks::default();
+        let of = |inode: u64, range: std::ops::RangeInclusive<u64>| FileLockRange {
+            file: FileId { inode, generation: 1 },
+            ..lock(1, range, true)
+        };
+        for count in 0..SESSION_HELD_MAX as u64 {
+            let (inode, start) = (count / 64, count % 64 * 10);
+            assert_eq!(locks.lock(1, count, of(inode, start..=start + 8), false), LockOutcome::Granted);
+        }
+        let next = of(u64::MAX, 0..=9);
+        assert_eq!(locks.lock(1, 0, next, false), LockOutcome::TooMany);
+        assert_eq!(locks.unlock(1, &of(0, 3..=4)), None);
+        assert_eq!(locks.counts(), (SESSION_HELD_MAX, 0));
+        assert!(!locks.files.contains_key(&next.file), "what is refused leaves nothing");
+        assert_eq!(locks.lock(2, 0, next, false), LockOutcome::Granted, "it is another session");
+        // What needs no further range is released, and makes room for one.
+        for range in [5..=8, 0..=4] {
+            assert_eq!(locks.unlock(1, &of(0, range)), Some(Vec::new()));
+        }
+        assert_eq!(locks.unlock(1, &of(1, 3..=4)), Some(Vec::new()));
+        assert_eq!(locks.unlock(1, &of(1, 13..=14)), None);
+        assert!(locks.forget(1).is_empty());
+        assert_eq!(locks.lock(1, 0, of(1, 0..=9), false), LockOutcome::Granted);
+        assert_eq!((locks.counts(), locks.held_of.len()), ((2, 0), 2));
+    }
+
+    #[test]
+    fn parts_within_a_range_are_found() {
+        let mut ranges = LockedRanges::default();
+        ranges.set(0, lock(5, 0..=99, true));
+        ranges.set(0, lock(5, 120..=129, false));
+        ranges.set(0, lock(6, 0..=9, true));
+        let cut = lock(5, 40..=124, true);
+        assert_eq!(ranges.within(0, &cut), [lock(5, 40..=99, true), lock(5, 120..=124, false)]);
+        let before = ranges.within(0, &lock(5, 0..=u64::MAX, true));
+        let parts = ranges.within(0, &cut);
+        ranges.clear(0, &cut);
+        parts.into_iter().for_each(|part| ranges.set(0, part));
+        let mut after = ranges.within(0, &lock(5, 0..=u64::MAX, true));
+        after.sort_by_key(|held| held.start);
+        assert_eq!(after, before);
     }
 }

@@ -15,8 +15,13 @@ const SHOWN: Duration = Duration::from_millis(400);
 /// The number of locks that are claimed one after the other.
 const LOCKS: u64 = 8000;
 
+/// A longer time.
+const SHOWN_LONG: Duration = Duration::from_secs(2);
+/// The time after which a program gives its request up.
+const GIVEN_UP_AFTER: Duration = Duration::from_millis(50);
+
 /// A kernel that shows names without a request for some time.
-struct ShowingKernel;
+struct ShowingKernel(Duration);
 
 impl HostKernel for ShowingKernel {
     fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
@@ -28,7 +33,7 @@ impl HostKernel for ShowingKernel {
     }
 
     fn all_ends(&self) -> Option<Duration> {
-        Some(SHOWN)
+        Some(self.0)
     }
 }
 
@@ -71,8 +76,8 @@ async fn until_held(server: &MetadataServer, count: usize) {
 async fn request_during_claims_is_no_claim() {
     let volume = TestVolume::new("claims").await;
     let server = volume.serve(&[0, 1]).await;
-    let holder = volume.try_connect_with(0, Arc::new(ShowingKernel)).await.expect("it connects");
-    let other = volume.try_connect_with(1, Arc::new(ShowingKernel)).await.expect("it connects");
+    let holder = volume.try_connect_with(0, Arc::new(ShowingKernel(SHOWN))).await.expect("it connects");
+    let other = volume.try_connect_with(1, Arc::new(ShowingKernel(SHOWN))).await.expect("it connects");
     let here = created(&holder).await;
     let there = other.open(here.id(), OpenAccess::Both, false).await.expect("it opens");
     here.lock(lock_of(1, 0, 9), None::<NoWait>).await.expect("it is free");
@@ -132,6 +137,37 @@ async fn early_lock_requests_delay_no_opens() {
         tokio::time::timeout(LIMIT, lock).await.expect("it is answered").expect("no panic").expect("it is free");
     }
     other.stop();
+    server.stop().await.expect("it stops");
+}
+
+/// A program gives up a request that is sent only when the server has been told which locks are held: while it is told,
+/// and before it was reached.
+#[tokio::test]
+async fn held_back_requests_are_given_up() {
+    let volume = TestVolume::new("held-back").await;
+    let server = volume.serve(&[0]).await;
+    let kernel = Arc::new(ShowingKernel(SHOWN_LONG));
+    let client = volume.try_connect_with(0, kernel).await.expect("it connects");
+    let open = Arc::new(created(&client).await);
+    let epoch = client.figures().epoch;
+    server.stop().await.expect("it stops");
+    let early = {
+        let open = open.clone();
+        tokio::spawn(async move { open.lock(lock_of(1, 0, 9), Some(tokio::time::sleep(GIVEN_UP_AFTER))).await })
+    };
+    tokio::time::sleep(2 * GIVEN_UP_AFTER).await;
+    let server = volume.serve(&[0]).await;
+    until_newer(&client, epoch).await;
+    let began = std::time::Instant::now();
+    let late = open.lock(lock_of(1, 0, 9), Some(tokio::time::sleep(GIVEN_UP_AFTER)));
+    let given_up = tokio::time::timeout(LIMIT, late).await.expect("it ends").expect_err("it is not granted");
+    assert_eq!(given_up.errno(), libc::EINTR, "{given_up}");
+    assert!(began.elapsed() < SHOWN_LONG / 2, "it ends before the server is told");
+    let given_up = tokio::time::timeout(LIMIT, early).await.expect("it ends").expect("no panic");
+    assert_eq!(given_up.expect_err("it is not granted").errno(), libc::EINTR);
+    open.lock(lock_of(2, 0, 9), None::<NoWait>).await.expect("nobody holds it");
+    assert_eq!(server.handle().overview().locks, (1, 0));
+    client.stop();
     server.stop().await.expect("it stops");
 }
 

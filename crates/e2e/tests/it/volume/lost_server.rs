@@ -4,6 +4,7 @@ use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
 use nectary_e2e::volume::{LIMIT, VolumeRig};
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -31,6 +32,46 @@ fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
             status => return status,
         }
     }
+}
+
+/// Programs that change names and attributes end at SIGKILL. What they began is done when the server is back.
+#[test]
+fn killed_changes_are_done_later() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = VolumeRig::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    let mount = volume.mount().expect("it mounts");
+    let path = |directory: &str, name: &str| mount.join(directory).join(name);
+    // A change holds its directory in the kernel.
+    for directory in ["make", "remove", "move", "mode"] {
+        fs::create_dir(mount.join(directory)).expect("it is made");
+        fs::write(path(directory, "old"), "old").expect("it is written");
+    }
+    volume.kill_server();
+    // The mount knows all names of directories that it made, so the changes are the first calls that wait.
+    let mut killed = [
+        ("mkdir", start("mkdir", &[&path("make", "new")], Stdio::null())),
+        ("rm", start("rm", &[&path("remove", "old")], Stdio::null())),
+        ("mv", start("mv", &[&path("move", "old"), &path("move", "new")], Stdio::null())),
+        ("chmod", start("chmod", &[Path::new("600"), &path("mode", "old")], Stdio::null())),
+    ];
+    std::thread::sleep(WAITS_AFTER);
+    for (what, child) in &mut killed {
+        assert_eq!(child.try_wait().expect("it is a child"), None, "{what} waits for the server");
+        child.kill().expect("it is a child");
+    }
+    for (what, child) in &mut killed {
+        assert!(ended(child, KILLED_MAX).is_some_and(|status| !status.success()), "{what} ends");
+    }
+    volume.serve().expect("it serves again");
+    // A later change waits for them.
+    fs::write(path("make", "later"), "later").expect("it is written");
+    assert!(path("make", "new").is_dir() && !path("remove", "old").exists());
+    assert!(path("move", "new").exists() && !path("move", "old").exists());
+    let mode = fs::metadata(path("mode", "old")).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    volume.finish_whole().expect("it ends");
 }
 
 /// Programs that look, list, open, read, and ask for the size end at SIGKILL. One that handles its signal goes on, and

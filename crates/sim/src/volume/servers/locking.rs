@@ -65,7 +65,10 @@ impl LockQueueModel {
                 vec![(asked.0, request, reply)]
             }
             ModelLockRequest::Unlock(lock) => {
-                let granted = self.locks.unlock(session, &lock);
+                let Some(granted) = self.locks.unlock(session, &lock) else {
+                    world.break_with(format!("the release of {lock:?} is refused"));
+                    return vec![(asked.0, request, Err(ModelRefusal::Locked))];
+                };
                 let mut said = vec![(asked.0, request, Ok(ModelAnswer::Done))];
                 said.extend(self.granted(granted));
                 said

@@ -5,6 +5,7 @@
 //! calls (`session`), and connections (`link`).
 
 mod figures;
+mod held_back;
 mod keeping;
 mod local;
 mod options;
@@ -30,6 +31,7 @@ use crate::protocol::{
 use crate::simulated::since_boot;
 use crate::tokens::RecallReason;
 pub use figures::{ConnectionTrouble, SessionFigures};
+use held_back::is_try_lock;
 use local::LocalNames;
 pub(super) use local::{LocalOutcome, NUMBERS_WANTED, is_of_write};
 pub use options::ClientOptions;
@@ -155,6 +157,8 @@ pub(super) struct PendingCall {
     pub blamed: u32,
     /// The refused call, if `message` replaces it.
     pub refused: Option<RefusedCall>,
+    /// Whether its program has given it up, which the server was told.
+    pub is_given_up: bool,
     pub reply: oneshot::Sender<Result<CallAnswer, ServerRefusal>>,
     /// What an operation changes is not kept before its answer, and what may be kept then.
     pub changing: Option<PendingChange>,
@@ -209,19 +213,6 @@ impl SessionCalls {
     pub fn has_room(&self) -> bool {
         self.next_number <= self.renewals.heard_acknowledged() + UNACKNOWLEDGED_MAX
     }
-
-    /// Whether a call is sent only when the server has been told which locks are held.
-    pub fn is_held_back(&self, waiting: &PendingCall) -> bool {
-        self.is_reclaiming && waiting.share != CallShare::Restart && is_try_lock(&waiting.message)
-    }
-
-    /// Sends the calls that were held back until the server was told which locks are held.
-    pub fn send_held_back(&mut self) {
-        self.is_reclaiming = false;
-        let Some(bulk) = self.bulk.as_ref().filter(|_| !self.refusals.is_careful()) else { return };
-        let held_back = self.waiting.iter().filter(|(_, waiting)| is_try_lock(&waiting.message));
-        held_back.for_each(|(request, waiting)| drop(bulk.send(waiting.message.encode(*request, self.epoch))));
-    }
 }
 
 /// The state that all tasks of a session share.
@@ -258,11 +249,6 @@ pub(super) struct SharedSession {
 pub(super) fn wall_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// Whether the message requests a lock without waiting for it.
-pub(super) fn is_try_lock(message: &VolumeMessage) -> bool {
-    matches!(message, VolumeMessage::Lock { waits: false, .. })
 }
 
 fn reason(state: &SessionCalls) -> String {
@@ -420,6 +406,7 @@ impl SharedSession {
             });
             state.local.clear();
             state.is_reclaiming = true;
+            state.end_given_up();
             let _ = self.events.send(ServerEvent::Restarted);
         }
         // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before

@@ -3,7 +3,7 @@
 use super::parts::{BodyPart, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
 use crate::format::cursor::{BoundedReader, BoundedWriter};
 use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
-use crate::protocol::{AttributeChanges, FileAccess, FileId, GrantedSpace, MetadataOperation, TimeChange};
+use crate::protocol::{AttributeChanges, FileAccess, FileId, GrantedSpace, JudgedOwner, MetadataOperation, TimeChange};
 
 /// The most accesses of one operation.
 const ACCESSES_MAX: u64 = 256;
@@ -20,15 +20,24 @@ impl BodyPart for AttributeChanges {
             Some(TimeChange::At(at)) => (2, at),
         };
         let (accessed, modified) = (time(self.accessed), time(self.modified));
-        let has = [self.mode.is_some(), self.owner.is_some(), self.group.is_some(), self.size.is_some()];
+        let has = [
+            self.mode.is_some(),
+            self.owner.is_some(),
+            self.group.is_some(),
+            self.size.is_some(),
+            self.drops_rights,
+            self.judged.is_some(),
+        ];
         let mask = has.iter().enumerate().map(|(bit, has)| u32::from(*has) << bit).sum::<u32>();
         writer.u32(mask).u32(self.mode.unwrap_or(0)).u32(self.owner.unwrap_or(0)).u32(self.group.unwrap_or(0));
         writer.u64(self.size.unwrap_or(0)).u8(accessed.0).i64(accessed.1).u8(modified.0).i64(modified.1);
+        let judged = self.judged.unwrap_or_default();
+        writer.u32(judged.owner).u32(judged.group);
     }
 
     fn read(reader: &mut BoundedReader<'_>) -> Result<AttributeChanges, FormatError> {
         let mask = reader.u32()?;
-        reader.within("mask", mask.into(), 0, 15)?;
+        reader.within("mask", mask.into(), 0, 63)?;
         let (mode, owner, group, size) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u64()?);
         let time = |reader: &mut BoundedReader<'_>| -> Result<Option<TimeChange>, FormatError> {
             let (kind, at) = (reader.u8()?, reader.i64()?);
@@ -40,6 +49,7 @@ impl BodyPart for AttributeChanges {
             }
         };
         let (accessed, modified) = (time(reader)?, time(reader)?);
+        let judged = JudgedOwner { owner: reader.u32()?, group: reader.u32()? };
         let has = |bit: u32| mask >> bit & 1 == 1;
         Ok(AttributeChanges {
             mode: has(0).then_some(mode),
@@ -48,6 +58,8 @@ impl BodyPart for AttributeChanges {
             size: has(3).then_some(size),
             accessed,
             modified,
+            drops_rights: has(4),
+            judged: has(5).then_some(judged),
         })
     }
 }

@@ -4,9 +4,9 @@ use super::{BODY_BYTES_MAX, HEADER_BYTES, MessageHeader};
 use crate::format::Inode;
 use crate::protocol::{
     AnswerTerms, AttributeChanges, FileAccess, FileId, FileLockRange, FileShape, GrantedSpace, HelloMessage,
-    InodeAttributes, ListedName, MAY_KEEP_MAX, MappedExtent, MayKeep, MetadataOperation, MetadataQuestion, RefusalCode,
-    ServerAnswer, ServerRefusal, SiblingSession, TimeChange, Token, TokenAspect, TokenGrant, VolumeMessage,
-    VolumeStatistics,
+    InodeAttributes, JudgedOwner, ListedName, MAY_KEEP_MAX, MappedExtent, MayKeep, MetadataOperation, MetadataQuestion,
+    RefusalCode, ServerAnswer, ServerRefusal, SiblingSession, TimeChange, Token, TokenAspect, TokenGrant,
+    VolumeMessage, VolumeStatistics,
 };
 
 const FILE: FileId = FileId { inode: 17, generation: 3 };
@@ -25,6 +25,8 @@ fn operations() -> Vec<MetadataOperation> {
         size: Some(7),
         accessed: Some(TimeChange::Now),
         modified: Some(TimeChange::At(-5)),
+        drops_rights: true,
+        judged: Some(JudgedOwner { owner: 1000, group: 50 }),
         ..AttributeChanges::default()
     };
     vec![

@@ -91,6 +91,7 @@ impl Alone {
             done_at_ns: None,
             blamed: 0,
             refused: None,
+            is_given_up: false,
             reply: oneshot::channel().0,
             changing: None,
             may_keep: None,
