@@ -193,7 +193,7 @@ impl Drop for LockRelease {
 fn ranges_of_ended(owner: &mut RangeOwner) -> Option<EndedOwner> {
     let ranges = owner.take_ended();
     let handles = BTreeSet::new();
-    (!ranges.is_empty()).then(|| EndedOwner { number: owner.number, is_flock: false, handles, ranges: Some(ranges) })
+    (!ranges.is_empty()).then_some(EndedOwner { number: owner.number, is_flock: false, handles, ranges: Some(ranges) })
 }
 
 impl LockOwners {
