@@ -166,6 +166,7 @@ async fn held_back_requests_are_given_up() {
     let given_up = tokio::time::timeout(LIMIT, early).await.expect("it ends").expect("no panic");
     assert_eq!(given_up.expect_err("it is not granted").errno(), libc::EINTR);
     open.lock(lock_of(2, 0, 9), None::<NoWait>).await.expect("nobody holds it");
+    until_held(&server, 1).await;
     assert_eq!(server.handle().overview().locks, (1, 0));
     client.stop();
     server.stop().await.expect("it stops");
