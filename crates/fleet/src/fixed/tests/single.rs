@@ -137,7 +137,7 @@ fn lacking_one_lost_purge_purges_everything() {
     assert_eq!((machine.figures(at(1000)).everything_purged, machine.known.through(OTHER)), (1, 3));
 }
 
-/// An answer says what was missed only if it was asked for after the pause.
+/// An answer says what was missed only if it was requested after the pause.
 #[test]
 fn answers_before_a_pause_open_nothing() {
     let mut machine = machine_of(0, 0, None);
@@ -218,7 +218,7 @@ fn changed_rules_of_members_are_noted() {
     assert!(!machine.has_other_rules() && serves(&machine, 1200));
 }
 
-/// A store that hangs is told as one that fails is; one that had nothing to do for long is not taken to hang.
+/// A store that hangs is told as one that fails is; one that had nothing to do for long does not count as one that hangs.
 #[test]
 fn hanging_store_is_told() {
     let mut machine = machine_of(0, 0, None);
