@@ -14,6 +14,18 @@ use crate::common::*;
 const SMALL_STORE: u64 = 32 << 20;
 const LONG: usize = 12 << 20;
 
+/// Like [`three`], but the store of `a` takes no object of [`LONG`] bytes.
+async fn with_small_store(fleet: &ModelFleet, from: &TestOrigin, files: &TestCertificates) -> [SharingNode; 3] {
+    let described = || one_site(from, vec![route("/", "o")]);
+    let nodes = [
+        start_sized(fleet, "a", described(), files, SMALL_STORE).await,
+        start_with(fleet, "b", described(), files).await,
+        start_with(fleet, "c", described(), files).await,
+    ];
+    set_owners(&nodes);
+    nodes
+}
+
 /// Sends a request without a body for a path of the site.
 async fn ask(node: &SharingNode, method: &str, path: &str, line: &str) -> ClientReply {
     let (start, head) = (format!("{method} {path} HTTP/1.1"), method == "HEAD");
@@ -307,17 +319,10 @@ async fn left_out_owners_answer_ranges_and_heads() {
 async fn long_bodies_come_from_owners() {
     let (from, fleet, files) =
         (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-long"));
-    let described = || one_site(&from, vec![route("/", "o")]);
-    let nodes = [
-        start_sized(&fleet, "a", described(), &files, SMALL_STORE).await,
-        start_with(&fleet, "b", described(), &files).await,
-        start_with(&fleet, "c", described(), &files).await,
-    ];
-    set_owners(&nodes);
-    let [a, b, _c] = &nodes;
+    let [a, b, _c] = with_small_store(&fleet, &from, &files).await;
     let body: Vec<u8> = (0..LONG).map(|at| (at >> 12) as u8).collect();
     from.now("/a", OriginScript::ok(&["cache-control: max-age=60", "etag: \"x\"", "accept-ranges: bytes"], &body));
-    let reply = ask(a, "GET", "/a", "range: bytes=1000000-1000099").await;
+    let reply = ask(&a, "GET", "/a", "range: bytes=1000000-1000099").await;
     assert!(reply.status == 206 && reply.body == body[1_000_000..1_000_100], "{}", reply.status);
     for _ in 0..3 {
         assert!(a.get("/a").await.body == body);
@@ -352,19 +357,12 @@ async fn too_long_bodies_spare_owners() {
 async fn newer_bodies_of_owners_stay() {
     let (from, fleet, files) =
         (TestOrigin::start().await, ModelFleet::default(), TestCertificates::new("questions-newer"));
-    let described = || one_site(&from, vec![route("/", "o")]);
-    let nodes = [
-        start_sized(&fleet, "a", described(), &files, SMALL_STORE).await,
-        start_with(&fleet, "b", described(), &files).await,
-        start_with(&fleet, "c", described(), &files).await,
-    ];
-    set_owners(&nodes);
-    let [a, b, _c] = &nodes;
+    let [a, b, _c] = with_small_store(&fleet, &from, &files).await;
     from.now("/a", OriginScript::fresh(b"short"));
     assert_eq!(a.get("/a").await.text(), "short");
     from.now("/a", OriginScript::fresh(&vec![7; LONG]));
     // The owner fetches what is too long for the store of the node that asks.
-    assert_eq!(ask(a, "GET", "/a", "cache-control: no-cache").await.body.len(), LONG);
+    assert_eq!(ask(&a, "GET", "/a", "cache-control: no-cache").await.body.len(), LONG);
     until("the long body at the owner", || b.puts().0 == 2).await;
     let count = from.count();
     assert_eq!(a.get("/a").await.body.len(), LONG);

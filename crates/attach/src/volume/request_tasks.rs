@@ -14,7 +14,7 @@ use super::serve::{VolumeFileSystem, VolumeService};
 
 /// Whether a request changes names or attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RequestEffect {
+pub(super) enum RequestEffect {
     Nothing,
     Change,
 }
@@ -52,23 +52,7 @@ impl VolumeService {
         W: Future<Output = Result<T, Errno>> + Send + 'static,
         T: Send + 'static,
     {
-        self.ask_and_end(of, reply, work, answer, |_| std::future::ready(()));
-    }
-
-    /// Serves a request as [`ask`](Self::ask) does; `end` ends what `work` returns after the request was given up.
-    pub(super) fn ask_and_end<T, W, E>(
-        &self,
-        of: RequestContext,
-        reply: ReplyHandle,
-        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
-        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
-        end: impl FnOnce(T) -> E + Send + 'static,
-    ) where
-        W: Future<Output = Result<T, Errno>> + Send + 'static,
-        E: Future<Output = ()> + Send + 'static,
-        T: Send + 'static,
-    {
-        self.serve_killable(RequestEffect::Nothing, (of, reply), work, answer, end);
+        self.serve_killable(RequestEffect::Nothing, (of, reply), work, answer, |_| std::future::ready(()));
     }
 
     /// Serves a request that changes names or attributes as [`ask`](Self::ask) does. If it is given up, the change is done
@@ -83,26 +67,12 @@ impl VolumeService {
         W: Future<Output = Result<T, Errno>> + Send + 'static,
         T: Send + 'static,
     {
-        self.change_and_end(of, reply, work, answer, |_| std::future::ready(()));
+        self.serve_killable(RequestEffect::Change, (of, reply), work, answer, |_| std::future::ready(()));
     }
 
-    /// Serves a request as [`change`](Self::change) does; `end` ends what `work` returns after the request was given up.
-    pub(super) fn change_and_end<T, W, E>(
-        &self,
-        of: RequestContext,
-        reply: ReplyHandle,
-        work: impl FnOnce(Arc<VolumeFileSystem>) -> W + Send + 'static,
-        answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, T) + Send + 'static,
-        end: impl FnOnce(T) -> E + Send + 'static,
-    ) where
-        W: Future<Output = Result<T, Errno>> + Send + 'static,
-        E: Future<Output = ()> + Send + 'static,
-        T: Send + 'static,
-    {
-        self.serve_killable(RequestEffect::Change, (of, reply), work, answer, end);
-    }
-
-    fn serve_killable<T, W, E>(
+    /// Serves a request as [`ask`](Self::ask) or [`change`](Self::change) does; `end` ends what `work` returns after the request
+    /// was given up.
+    pub(super) fn serve_killable<T, W, E>(
         &self,
         effect: RequestEffect,
         (of, reply): (RequestContext, ReplyHandle),

@@ -33,6 +33,7 @@ use super::killed_callers::{GivenUpChanges, KilledCallers};
 use super::lock_calls;
 use super::lock_owners::LockOwners;
 use super::nodes::{VALID, VolumeNodes};
+use super::request_tasks::RequestEffect;
 use super::sessions::MountSessions;
 use super::shown::KernelCache;
 use crate::tree::ThreadProcesses;
@@ -387,7 +388,8 @@ impl FuseFileSystem for VolumeService {
     fn open(&self, of: RequestContext, flags: i32, reply: ReplyHandle) {
         let open = move |this| calls::open(this, of.node, flags);
         let answer = |reply: ReplyHandle, this: &VolumeFileSystem, file| reply.opened(this.add(file), OPEN_FLAGS);
-        self.ask_and_end(of, reply, open, answer, |file: OpenFile| async move { file.close().await });
+        let end = |file: OpenFile| async move { file.close().await };
+        self.serve_killable(RequestEffect::Nothing, (of, reply), open, answer, end);
     }
 
     fn create(&self, of: RequestContext, name: &CStr, mode: u32, umask: u32, flags: i32, reply: ReplyHandle) {
@@ -616,7 +618,7 @@ impl VolumeService {
             reply.created(&made.changed(this), this.add(file), OPEN_FLAGS);
         };
         let end = |(_, file): (calls::FoundInode, OpenFile)| async move { file.close().await };
-        self.change_and_end(of, reply, create, answer, end);
+        self.serve_killable(RequestEffect::Change, (of, reply), create, answer, end);
     }
 
     fn remove_name(&self, of: RequestContext, reply: ReplyHandle, name: &CStr, is_directory: bool) {

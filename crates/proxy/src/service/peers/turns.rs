@@ -1,8 +1,8 @@
 //! Whose turn it is: the owners of a key are asked one after another.
 //!
 //! Owns: the order, how long an answer is waited for, and what is asked meanwhile. An owner whose answer is late waits for a
-//! slow origin, or is dead: it is asked for a sign of life, and the next owner for what it has stored. Neither goes to the
-//! origin, so a slow one gets one request. Only if there is no sign of life, the next owner is asked in full.
+//! slow origin, or is dead: it has to show a sign of life, and the next owner is asked what it has stored. Neither goes to
+//! the origin, so a slow one gets one request. Only if there is no sign of life, the next owner is asked in full.
 
 use std::pin::Pin;
 use std::rc::Rc;
