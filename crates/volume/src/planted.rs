@@ -73,4 +73,6 @@ nectary_block::planted_bugs! {
     OvertakenOperation = 27 => "operation done before one that waits",
     /// An answer depends on changes of others that are not durable, and counts as the session's own.
     DependenceIgnored = 28 => "changes of others counted as own",
+    /// A kernel is told in one call that two names are one inode, which another host moved in between.
+    MovedNameSame = 37 => "two names of a moved inode in one call",
 }

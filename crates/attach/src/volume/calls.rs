@@ -63,6 +63,7 @@ macro_rules! ask {
         }
     };
 }
+pub(super) use ask;
 
 /// Makes a call that changes something; repeats it in the next session only if it was certainly not done.
 macro_rules! operate {
@@ -83,7 +84,7 @@ fn is_synced(flags: i32) -> bool {
     flags & (libc::O_SYNC | libc::O_DSYNC) != 0
 }
 
-fn check_name(name: &[u8]) -> Result<()> {
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
 
@@ -95,6 +96,11 @@ pub struct FoundInode {
 }
 
 impl FoundInode {
+    /// An inode that was looked up at a place, or by a file handle.
+    pub(super) fn new(found: InodeAttributes, place: Option<(u64, Vec<u8>)>) -> FoundInode {
+        FoundInode { found, place }
+    }
+
     /// Returns the answer to a thread; counts one look-up.
     pub fn entry(&self, this: &VolumeFileSystem, thread: u32) -> LookupEntry {
         match &self.place {
@@ -110,45 +116,6 @@ impl FoundInode {
             None => this.nodes.entry_of_handle(&self.found),
         }
     }
-}
-
-pub async fn look_up(this: This, parent: u64, name: Vec<u8>) -> Result<FoundInode> {
-    if name == b"." || name == b".." {
-        return of_handle(this, parent, name == b"..").await;
-    }
-    check_name(&name)?;
-    let directory = this.nodes.id(parent)?;
-    let found = ask!(this, client, client.look_up(directory, &name))?;
-    Ok(FoundInode { found, place: Some((parent, name)) })
-}
-
-/// Looks up a name that the session keeps; waits for nothing.
-pub fn kept_entry(this: &VolumeFileSystem, parent: u64, name: &[u8], thread: u32) -> Option<Result<LookupEntry>> {
-    let directory = this.nodes.id(parent).ok()?;
-    Some(match this.sessions.last().kept_name(directory, name)? {
-        Some(kept) => Ok(this.entry(&kept.attributes, parent, name, thread)),
-        None => Err(Errno::new(libc::ENOENT)),
-    })
-}
-
-/// Returns the attributes of a node that the session keeps; waits for nothing.
-pub fn kept_attributes(this: &VolumeFileSystem, node: u64) -> Option<InodeAttributes> {
-    let id = this.nodes.id(node).ok()?;
-    Some(this.sessions.last().kept_attributes(id)?.attributes)
-}
-
-/// Looks up the inode of a file handle, or the parent of a directory that was reached by one. The kernel may have
-/// forgotten the node; it compares the generation.
-async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<FoundInode> {
-    let id = this.nodes.id_of_handle(node)?;
-    let found = match is_parent {
-        true => ask!(this, client, client.look_up(id, b".."))?,
-        false => ask!(this, client, client.attributes(id))?,
-    };
-    if found.inode.links == 0 {
-        return Err(Errno::new(libc::ESTALE));
-    }
-    Ok(FoundInode { found, place: None })
 }
 
 pub async fn stat(this: This, node: u64) -> Result<InodeAttributes> {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `allowed` | what a mount allows |
 //! | `serve`, `calls` | the effect of each request |
+//! | `lookups` | look-ups of names and file handles |
 //! | `request_tasks` | the tasks that do it, and answer |
 //! | `sessions` | the session, and the next one after it was ended |
 //! | `lock_calls`, `lock_owners` | requests for programs' locks; the owners of these |
@@ -25,6 +26,7 @@ mod contents;
 mod killed_callers;
 mod lock_calls;
 mod lock_owners;
+mod lookups;
 mod nodes;
 mod pages;
 mod reasons;

@@ -32,6 +32,7 @@ use super::contents::{CachedContents, ReadBytes};
 use super::killed_callers::{GivenUpChanges, KilledCallers};
 use super::lock_calls;
 use super::lock_owners::LockOwners;
+use super::lookups;
 use super::nodes::{VALID, VolumeNodes};
 use super::request_tasks::RequestEffect;
 use super::sessions::MountSessions;
@@ -289,13 +290,13 @@ impl FuseFileSystem for VolumeService {
 
     fn look_up(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
         let (node, thread) = (of.node, of.caller.thread);
-        match calls::kept_entry(&self.0, node, name.to_bytes(), thread) {
+        match lookups::kept_entry(&self.0, node, name.to_bytes(), thread) {
             Some(Ok(entry)) => return reply.entry(&entry),
             Some(Err(error)) => return reply.error(error),
             None => {}
         }
         let name = name.to_bytes().to_vec();
-        let found = move |this| calls::look_up(this, node, name);
+        let found = move |this| lookups::look_up(this, node, name, thread);
         self.ask(of, reply, found, move |reply, this, found: calls::FoundInode| {
             reply.entry(&found.entry(this, thread));
         });
@@ -574,7 +575,7 @@ impl VolumeService {
         reply: ReplyHandle,
         answer: impl FnOnce(ReplyHandle, &VolumeFileSystem, InodeAttributes) + Send + 'static,
     ) {
-        match calls::kept_attributes(&self.0, of.node) {
+        match lookups::kept_attributes(&self.0, of.node) {
             Some(found) => answer(reply, &self.0, found),
             None => self.ask(of, reply, move |this| calls::stat(this, of.node), answer),
         }

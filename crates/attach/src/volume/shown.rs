@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use nectary_fuse::KernelNotifier;
 use nectary_host::log::{LogLevel, LogThrottle};
-use nectary_volume::client::{GivenName, GivenNames, SHOWN_MAX, VolumeClient};
+use nectary_volume::client::{EarlierName, GivenName, GivenNames, SHOWN_MAX, VolumeClient};
 use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::sync::oneshot;
 
@@ -129,6 +129,28 @@ impl KernelCache {
             return Duration::ZERO;
         }
         self.shared.given().give_name(client, directory, name, inode)
+    }
+
+    /// Returns an earlier name of an inode, if the kernel may still use that in the call of this thread which now looks up
+    /// a name of the same inode ([`EarlierName`]).
+    pub fn earlier_name(
+        &self,
+        thread: u32,
+        found: &InodeAttributes,
+        directory: FileId,
+        name: &[u8],
+    ) -> Option<EarlierName> {
+        self.shared.given().earlier_name(thread, found, (directory, name))
+    }
+
+    /// Notes the answer to a thread's look-up of a name. `None`: there is none.
+    pub fn note_looked(&self, thread: u32, directory: FileId, name: &[u8], found: Option<FileId>) {
+        self.shared.given().note_looked(thread, directory, name, found);
+    }
+
+    /// Notes that a thread must look up its names again.
+    pub fn note_stale(&self, thread: u32, directory: FileId, name: &[u8], found: FileId) {
+        self.shared.given().note_stale(thread, directory, name, found);
     }
 
     /// Notes that this host changes names in a directory.
@@ -289,8 +311,14 @@ impl InvalidationState {
                 }
                 Ok(InvalidationRequest::Name(directory, name, expires, done)) => {
                     let nodes = self.nodes.get().map(|nodes| nodes.nodes_of(directory)).unwrap_or_default();
+                    let mut is_forgotten = !expires;
                     for node in nodes {
-                        self.note_failure(directory, notifier.invalidate_entry(node, &name, expires));
+                        let told = notifier.invalidate_entry(node, &name, expires);
+                        is_forgotten &= told.is_ok();
+                        self.note_failure(directory, told);
+                    }
+                    if is_forgotten {
+                        self.given().name_forgotten(directory, &name);
                     }
                     let _ = done.send(());
                 }

@@ -57,6 +57,7 @@ impl VolumeNamesBug {
         VolumeNamesBug::Volume(VolumeBug::ReturnOvertakes),
         VolumeNamesBug::Volume(VolumeBug::LocalTwice),
         VolumeNamesBug::Volume(VolumeBug::MakerUnheard),
+        VolumeNamesBug::Volume(VolumeBug::MovedNameSame),
     ];
 
     /// The bug's name in reports.

@@ -25,10 +25,11 @@ pub enum RequiredEvent {
     DirectoryEmptied,
     RenamedNameRemoved,
     LateRename,
+    SameRename,
 }
 
 /// All events, with their names.
-const EVENTS: [(RequiredEvent, &str); 13] = [
+const EVENTS: [(RequiredEvent, &str); 14] = [
     (RequiredEvent::ServerLost, "servers lost"),
     (RequiredEvent::ServerStopped, "servers stopped"),
     (RequiredEvent::HostLost, "hosts lost"),
@@ -42,6 +43,7 @@ const EVENTS: [(RequiredEvent, &str); 13] = [
     (RequiredEvent::DirectoryEmptied, "scenes: directory emptied by another host"),
     (RequiredEvent::RenamedNameRemoved, "scenes: renamed name removed by another host"),
     (RequiredEvent::LateRename, "scenes: rename whose request is late"),
+    (RequiredEvent::SameRename, "scenes: the same rename by two hosts"),
 ];
 
 /// The counts.

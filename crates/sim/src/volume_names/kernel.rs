@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -114,6 +114,8 @@ pub struct KernelModel {
     random: Mutex<SimulationRandom>,
     /// How long the request of the next rename waits for the mount's process.
     late: Mutex<Duration>,
+    /// The number of threads that have made calls.
+    threads: AtomicU32,
     /// Names and attributes that were shown without a request, and names that were forgotten.
     pub hits: AtomicU64,
     pub forgotten: AtomicU64,
@@ -132,6 +134,7 @@ impl KernelModel {
             locks: Mutex::default(),
             random: Mutex::new(SimulationRandom::new(seed)),
             late: Mutex::default(),
+            threads: AtomicU32::new(0),
             hits: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
         })
@@ -140,6 +143,11 @@ impl KernelModel {
     /// What the kernel was given with a time.
     pub fn given(&self) -> MutexGuard<'_, GivenNames> {
         lock(&self.given)
+    }
+
+    /// Returns the number of a new thread.
+    pub fn new_thread(&self) -> u32 {
+        self.threads.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Waits for a moment; sometimes for long.
@@ -362,6 +370,7 @@ impl client::HostKernel for NotifiedKernel {
             kernel.pause().await;
             let _alone = kernel.lock_of(directory).write_owned().await;
             kernel.drop_name(directory, &name);
+            kernel.given().name_forgotten(directory, &name);
             kernel.forgotten.fetch_add(1, Ordering::Relaxed);
             let _ = done.send(());
         });

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nectary_block::Buffer;
-use nectary_volume::client::{Error, NewInode, OpenAccess, OpenFile, VolumeClient, WritePosition};
+use nectary_volume::client::{EarlierName, Error, NewInode, OpenAccess, OpenFile, VolumeClient, WritePosition};
 use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes};
 use tokio::time::{Instant, sleep_until};
 
@@ -98,7 +98,7 @@ impl SimulatedMount {
 
     /// Returns the calls of the present session.
     pub fn calls(&self) -> SystemCalls<'_> {
-        SystemCalls { mount: self, kernel: &self.kernel, client: self.session().0 }
+        SystemCalls { mount: self, kernel: &self.kernel, client: self.session().0, thread: self.kernel.new_thread() }
     }
 }
 
@@ -107,6 +107,16 @@ pub struct SystemCalls<'a> {
     mount: &'a SimulatedMount,
     kernel: &'a Arc<KernelModel>,
     client: VolumeClient,
+    thread: u32,
+}
+
+/// Makes a call that uses names. The kernel makes it once more if that says that the names are old, and then looks all of
+/// them up by requests.
+async fn retried<T, F: Future<Output = Result<T>>>(call: impl Fn(bool) -> F) -> Result<T> {
+    match call(false).await {
+        Err(SystemCallFailure::Refused(libc::ESTALE)) => call(true).await,
+        made => made,
+    }
 }
 
 impl SystemCalls<'_> {
@@ -117,7 +127,11 @@ impl SystemCalls<'_> {
 
     /// Looks a name up.
     pub async fn look(&self, directory: FileId, name: &[u8]) -> Result<Option<InodeAttributes>> {
-        if let Some(shown) = self.kernel.shown_name(directory, name) {
+        retried(|is_again| self.look_once(directory, name, is_again)).await
+    }
+
+    async fn look_once(&self, directory: FileId, name: &[u8], is_again: bool) -> Result<Option<InodeAttributes>> {
+        if let Some(shown) = self.kernel.shown_name(directory, name).filter(|_| !is_again) {
             return self.kernel.is_name_sure(directory, name).then_some(Some(shown)).ok_or(SystemCallFailure::Void);
         }
         if self.kernel.is_shown_absent(directory, name) {
@@ -131,12 +145,12 @@ impl SystemCalls<'_> {
         }
         let lock = self.kernel.lock_of(directory);
         let _shared = lock.read().await;
-        self.look_locked(directory, name).await
+        self.look_locked(directory, name, is_again).await
     }
 
     /// Looks a name up under the lock of its directory.
-    async fn look_locked(&self, directory: FileId, name: &[u8]) -> Result<Option<InodeAttributes>> {
-        match self.kernel.shown_name(directory, name) {
+    async fn look_locked(&self, directory: FileId, name: &[u8], is_again: bool) -> Result<Option<InodeAttributes>> {
+        match self.kernel.shown_name(directory, name).filter(|_| !is_again) {
             Some(shown) => Ok(Some(shown)),
             None => self.ask(directory, name, None).await,
         }
@@ -149,6 +163,7 @@ impl SystemCalls<'_> {
         let found = match self.client.look_up(directory, name).await {
             Ok(found) => found,
             Err(error) if error.errno() == libc::ENOENT && !error.is_end() => {
+                kernel.given().note_looked(self.thread, directory, name, None);
                 kernel.pause().await;
                 if identity.is_some() {
                     kernel.revalidated(identity, None);
@@ -159,6 +174,13 @@ impl SystemCalls<'_> {
             }
             Err(error) => return Err(error.into()),
         };
+        if self.is_moved(&found, directory, name).await? {
+            kernel.given().note_stale(self.thread, directory, name, found.id());
+            kernel.pause().await;
+            kernel.revalidated(identity, None);
+            return if identity.is_some() { Ok(None) } else { Err(SystemCallFailure::Refused(libc::ESTALE)) };
+        }
+        kernel.given().note_looked(self.thread, directory, name, Some(found.id()));
         let is_settled = kernel.is_settled(found.id(), is_directory(&found), (directory, name));
         let (shown, valid) = kernel.given().give(&self.last(), &found, true);
         let valid = if is_settled { valid } else { Duration::ZERO };
@@ -175,6 +197,20 @@ impl SystemCalls<'_> {
         }
         kernel.add_name(directory, name, shown.id(), (is_directory(&shown), name_valid));
         Ok(Some(shown))
+    }
+
+    /// Whether a name was found for an inode that the call may know by a name which it has no more.
+    async fn is_moved(&self, found: &InodeAttributes, directory: FileId, name: &[u8]) -> Result<bool> {
+        let earlier = self.kernel.given().earlier_name(self.thread, found, (directory, name));
+        match earlier {
+            None => Ok(false),
+            Some(EarlierName::Gone) => Ok(true),
+            Some(EarlierName::Perhaps(of, earlier)) => match self.client.look_up(of, &earlier).await {
+                Ok(other) => Ok(other.id() != found.id()),
+                Err(error) if error.errno() == libc::ENOENT && !error.is_end() => Ok(true),
+                Err(error) => Err(error.into()),
+            },
+        }
     }
 
     /// Returns the attributes of a file.
@@ -214,12 +250,22 @@ impl SystemCalls<'_> {
         new: NewInode,
         is_open: bool,
     ) -> Result<(InodeAttributes, Option<OpenFile>)> {
+        retried(|is_again| self.make_once(directory, name, (new.clone(), is_open), is_again)).await
+    }
+
+    async fn make_once(
+        &self,
+        directory: FileId,
+        name: &[u8],
+        (new, is_open): (NewInode, bool),
+        is_again: bool,
+    ) -> Result<(InodeAttributes, Option<OpenFile>)> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
         let is_of_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
         let there = match is_open {
-            true => self.kernel.shown_name(directory, name),
-            false => self.look_locked(directory, name).await?,
+            true => self.kernel.shown_name(directory, name).filter(|_| !is_again),
+            false => self.look_locked(directory, name, is_again).await?,
         };
         if there.is_some() {
             return Err(SystemCallFailure::Refused(libc::EEXIST));
@@ -245,9 +291,14 @@ impl SystemCalls<'_> {
 
     /// Removes a name.
     pub async fn unlink(&self, directory: FileId, name: &[u8], is_of_directory: bool) -> Result<()> {
+        retried(|is_again| self.unlink_once(directory, name, is_of_directory, is_again)).await
+    }
+
+    async fn unlink_once(&self, directory: FileId, name: &[u8], is_of_directory: bool, is_again: bool) -> Result<()> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
-        let there = self.look_locked(directory, name).await?.ok_or(SystemCallFailure::Refused(libc::ENOENT))?.id();
+        let there = self.look_locked(directory, name, is_again).await?;
+        let there = there.ok_or(SystemCallFailure::Refused(libc::ENOENT))?.id();
         self.kernel.given().note_own_change(directory);
         let _own = OwnChange::begin(self.kernel, &[(directory, name)], &[directory, there], true);
         let removed = self.client.unlink(directory, name, is_of_directory).await?;
@@ -261,9 +312,13 @@ impl SystemCalls<'_> {
 
     /// Adds a name to a file.
     pub async fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<()> {
+        retried(|is_again| self.link_once(file, directory, name, is_again)).await
+    }
+
+    async fn link_once(&self, file: FileId, directory: FileId, name: &[u8], is_again: bool) -> Result<()> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
-        if self.look_locked(directory, name).await?.is_some() {
+        if self.look_locked(directory, name, is_again).await?.is_some() {
             return Err(SystemCallFailure::Refused(libc::EEXIST));
         }
         self.kernel.given().note_own_change(directory);
@@ -278,13 +333,23 @@ impl SystemCalls<'_> {
 
     /// Renames a file.
     pub async fn rename(&self, from: (FileId, &[u8]), to: (FileId, &[u8]), flags: u32) -> Result<()> {
+        retried(|is_again| self.rename_once(from, to, flags, is_again)).await
+    }
+
+    async fn rename_once(&self, from: (FileId, &[u8]), to: (FileId, &[u8]), flags: u32, is_again: bool) -> Result<()> {
         let (first, second) = (self.kernel.lock_of(from.0.min(to.0)), self.kernel.lock_of(from.0.max(to.0)));
         let _alone = first.write().await;
         let _both = if from.0 == to.0 { None } else { Some(second.write().await) };
         let is_exchange = flags & libc::RENAME_EXCHANGE != 0;
-        let moved = self.look_locked(from.0, from.1).await?.ok_or(SystemCallFailure::Refused(libc::ENOENT))?.id();
-        let there = self.look_locked(to.0, to.1).await?;
+        let moved = self.look_locked(from.0, from.1, is_again).await?;
+        let moved = moved.ok_or(SystemCallFailure::Refused(libc::ENOENT))?.id();
+        // The kernel shows no name that a rename replaces.
+        let there = self.look_locked(to.0, to.1, true).await?;
         match &there {
+            // The kernel cannot move what it knows of a directory while it renames between two others.
+            Some(there) if there.id() == moved && from.0 != to.0 && is_directory(there) => {
+                return Err(SystemCallFailure::Refused(libc::ESTALE));
+            }
             None if is_exchange => return Err(SystemCallFailure::Refused(libc::ENOENT)),
             Some(_) if flags & libc::RENAME_NOREPLACE != 0 => return Err(SystemCallFailure::Refused(libc::EEXIST)),
             Some(there) if there.id() == moved => return Ok(()),

@@ -306,7 +306,13 @@ impl NamesProgram {
 
     /// Adds a name to a file.
     pub async fn link_at(&mut self, place: (Tag, u8), directory: FileId) {
-        let Some((tag, file)) = self.file() else { return };
+        if let Some(file) = self.file() {
+            self.link_to(file, place, directory).await;
+        }
+    }
+
+    /// Adds a name to this file.
+    pub async fn link_to(&self, (tag, file): (Tag, FileId), place: (Tag, u8), directory: FileId) {
         let linked = async {
             self.mount.calls().link(file, directory, &name(place.1)).await?;
             Ok((TreeOutcome::Done, ()))

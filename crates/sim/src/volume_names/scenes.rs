@@ -11,6 +11,7 @@
 //! | directory emptied by another host | a change that is shown although it depends on another host's |
 //! | renamed name removed | a name that the kernel shows after a rename, of which the mount does not know |
 //! | late rename | attributes of a file that a rename has replaced, and of which the kernel knew nothing |
+//! | same rename | a rename that a kernel reports as done because another host has done it |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +28,13 @@ use super::world::{HOSTS, SETTLED, VolumeNamesWorld};
 use crate::random::SimulationRandom;
 
 /// All scenes.
-const SCENES: [RequiredEvent; 5] = [
+const SCENES: [RequiredEvent; 6] = [
     RequiredEvent::CrossingMoves,
     RequiredEvent::ChangesBehindMove,
     RequiredEvent::DirectoryEmptied,
     RequiredEvent::RenamedNameRemoved,
     RequiredEvent::LateRename,
+    RequiredEvent::SameRename,
 ];
 /// The names of its first directories in the root.
 const FIRST: u8 = 200;
@@ -50,6 +52,8 @@ const LOOKED_UP: Duration = Duration::from_millis(8);
 /// late. *Units*: milliseconds.
 const NAME_ENDS: Duration = Duration::from_millis(585);
 const NAME_LATE_MS: (u64, u64) = (596, 630);
+/// The time between two renames that meet. *Units*: microseconds.
+const MEETING_US: u64 = 4000;
 /// The most calls that are repeated while another one is under way.
 const REPEATED_MAX: u32 = 8;
 
@@ -89,6 +93,7 @@ impl VolumeNamesWorld {
             RequiredEvent::ChangesBehindMove => stage.changes_behind_move().await,
             RequiredEvent::DirectoryEmptied => stage.directory_emptied().await,
             RequiredEvent::RenamedNameRemoved => stage.renamed_name_removed().await,
+            RequiredEvent::SameRename => stage.same_rename().await,
             _ => stage.late_rename().await,
         };
         // A session that is over cannot make what the scene needs.
@@ -264,6 +269,28 @@ impl SceneStage<'_> {
         late.stat_of(file.0, file.1).await;
         let _ = renamed.await;
         late.stat_of(file.0, file.1).await;
+        Some(Ok(()))
+    }
+
+    /// Two hosts make the same rename at once, as workers do that claim a file: one of them finds it.
+    async fn same_rename(&mut self) -> ScenePlayed {
+        let ([host, other, _], [first, second, maker]) = (self.hosts, self.programs.clone());
+        let directory = make(&maker, TOP, FIRST, CreateKind::Directory).await?;
+        let kind = if self.random.chance(30) { CreateKind::Directory } else { CreateKind::Closed };
+        for _ in 0..REPEATED_MAX {
+            let file = make(&maker, directory, 1, kind).await?;
+            if kind == CreateKind::Closed && self.random.chance(30) {
+                maker.link_to(file, (directory.0, 3), directory.1).await;
+            }
+            let (from, to) = ((directory, 1), (directory, 2));
+            let claimed = self.begin_on(host, rename(first.clone(), from, to));
+            sleep(Duration::from_micros(self.random.below(MEETING_US))).await;
+            let also = self.begin_on(other, rename(second.clone(), from, to));
+            let _ = (claimed.await, also.await);
+            maker.unlink_at((directory.0, 2), directory.1, kind == CreateKind::Directory).await;
+            maker.stat_of(file.0, file.1).await;
+            maker.unlink_at((directory.0, 3), directory.1, false).await;
+        }
         Some(Ok(()))
     }
 }

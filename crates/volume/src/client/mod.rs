@@ -21,7 +21,7 @@
 //! | `locks` | locks of programs |
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
 //! | `looks` | names and attributes that the session keeps |
-//! | `kernel`, `given` | what is asked of this host's kernel; what it was given with a time |
+//! | `kernel` | what is asked of this host's kernel; what it was given with a time; names that it looks up one after another |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 //! | `wait_kinds` | what calls wait for |
 
@@ -34,7 +34,6 @@ mod data;
 mod error;
 mod extents;
 mod file;
-mod given;
 mod hold;
 mod kernel;
 mod link;
@@ -62,8 +61,7 @@ pub use bytes::ReadContents;
 pub use calls::{ClientOptions, ConnectionTrouble, SessionFigures};
 pub use data::WritePosition;
 pub use error::Error;
-pub use given::{GivenName, GivenNames};
-pub use kernel::HostKernel;
+pub use kernel::{EarlierName, GivenName, GivenNames, HostKernel};
 pub use link::ServerAddress;
 pub use locks::FileLock;
 pub use names::{KeptAttributes, NewInode, SHOWN_MAX};

@@ -127,6 +127,53 @@ fn moved_directories_keep_open_files() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+/// Of two hosts that make the same rename at once, one finds the file or directory.
+#[test]
+fn same_rename_succeeds_on_one_host() {
+    const NAMES: usize = 400;
+    let Some(mut volume) = volume("512M") else { return };
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    for directory in ["new", "cur"] {
+        fs::create_dir(first.join(directory)).expect("it is made");
+    }
+    for number in 0..NAMES {
+        let path = first.join(format!("new/{number}"));
+        match number % 4 {
+            0 => fs::create_dir(path).expect("it is made"),
+            1 => fs::write(&path, b"job")
+                .and_then(|()| fs::hard_link(&path, first.join(format!("{number}"))))
+                .expect("it is made"),
+            _ => fs::write(path, b"job").expect("it is written"),
+        }
+    }
+    let meeting = std::sync::Barrier::new(2);
+    let claim = |root: &Path, delay: Duration| -> Vec<bool> {
+        let mut random = SeededRng::new(root.as_os_str().len() as u64 + delay.as_nanos() as u64);
+        let claimed = (0..NAMES).map(|number| {
+            // Within one directory as well as between two.
+            let to = if number % 8 < 4 { format!("cur/{number}") } else { format!("new/{number}.claimed") };
+            meeting.wait();
+            std::thread::sleep(Duration::from_micros(random.below(600)) + delay);
+            match fs::rename(root.join(format!("new/{number}")), root.join(&to)) {
+                Ok(()) => true,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+                Err(error) => panic!("{number}: {error}"),
+            }
+        });
+        claimed.collect()
+    };
+    let (here, there) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| claim(&second, Duration::from_micros(100)));
+        (claim(&first, Duration::ZERO), other.join().expect("it ends"))
+    });
+    let wrong: Vec<usize> = (0..NAMES).filter(|number| here[*number] == there[*number]).collect();
+    assert_eq!(wrong, Vec::<usize>::new(), "claimed by both, or by none");
+    let won = here.iter().filter(|claimed| **claimed).count();
+    println!("{won} of {NAMES} claimed by the first host");
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
 /// Replaces a file by renaming a synced file over it, so that it always has the complete contents of some round.
 fn replace(directory: &Path, name: &str, round: u64) -> std::io::Result<()> {
     let temporary = directory.join(format!("{name}.new"));

@@ -1,6 +1,10 @@
 //! What a client asks of the kernel of its host.
 //!
-//! Leaves to others: when it asks (`hold`), and how the kernel is told (the program that serves the mount).
+//! Leaves to others: when it asks (`hold`), and how the kernel is told (the program that serves the mount); what the
+//! kernel was given with a time (`given`), and what it looks up one after another (`moved`).
+
+mod given;
+mod moved;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,6 +13,9 @@ use nectary_block::Buffer;
 use tokio::sync::oneshot;
 
 use crate::protocol::FileId;
+
+pub use given::{GivenName, GivenNames};
+pub use moved::EarlierName;
 
 /// The kernel of this host, which may have cached pages of files, and a cache between it and the client.
 pub trait HostKernel: Send + Sync + 'static {

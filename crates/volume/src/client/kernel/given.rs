@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{SHOWN_MAX, VolumeClient};
+use super::super::{SHOWN_MAX, VolumeClient};
+use super::moved::{EarlierName, MovedNames};
 use crate::planted::{Bug, planted};
 use crate::protocol::{FileId, InodeAttributes};
 
@@ -79,6 +80,7 @@ pub struct GivenNames {
     /// Names that are being renamed, and how often: they are not given.
     barred: HashMap<(FileId, Vec<u8>), u32>,
     changes: HashMap<FileId, DirectoryChangeTimes>,
+    moved: MovedNames,
 }
 
 impl Default for GivenNames {
@@ -90,6 +92,7 @@ impl Default for GivenNames {
             last: None,
             barred: HashMap::new(),
             changes: HashMap::new(),
+            moved: MovedNames::default(),
         }
     }
 }
@@ -168,7 +171,39 @@ impl GivenNames {
     /// it was not given.
     pub fn forget_name(&mut self, directory: FileId, name: &[u8]) -> Option<Duration> {
         self.note_change(directory, false);
-        Some(self.known_for(directory, name)?.max(FORGET_MIN))
+        let left = self.known_for(directory, name)?.max(FORGET_MIN);
+        self.moved.begin_forget(directory, name);
+        Some(left)
+    }
+
+    /// Notes that the kernel has forgotten a name, under the lock of its directory: no call under way uses it.
+    pub fn name_forgotten(&mut self, directory: FileId, name: &[u8]) {
+        self.moved.end_forget(directory, name);
+    }
+
+    /// Returns an earlier name of an inode, if the kernel may still use that in the call of this thread which now looks up
+    /// a name of the same inode ([`EarlierName`]).
+    pub fn earlier_name(
+        &self,
+        thread: u32,
+        found: &InodeAttributes,
+        (directory, name): (FileId, &[u8]),
+    ) -> Option<EarlierName> {
+        let lists = [&self.recent, &self.older].into_iter().filter_map(|names| names.of_inodes.get(&found.id()));
+        let given = lists
+            .flatten()
+            .filter(|(directory, name)| self.known(*directory, name).is_some_and(|known| known.inode == found.id()));
+        self.moved.earlier_name(thread, found, (directory, name), given)
+    }
+
+    /// Notes the answer to a thread's look-up of a name. `None`: there is none.
+    pub fn note_looked(&mut self, thread: u32, directory: FileId, name: &[u8], found: Option<FileId>) {
+        self.moved.note_looked(thread, directory, name, found);
+    }
+
+    /// Notes that a thread must look up its names again.
+    pub fn note_stale(&mut self, thread: u32, directory: FileId, name: &[u8], found: FileId) {
+        self.moved.note_stale(thread, directory, name, found);
     }
 
     /// Returns the names by which the kernel may show an inode, and perhaps some by which it showed it lately. It decides
@@ -187,14 +222,16 @@ impl GivenNames {
     }
 
     /// Returns the time after which the kernel shows no name of a directory; `None`: it shows none.
-    pub fn names_end(&self, directory: FileId) -> Option<Duration> {
+    pub fn names_end(&mut self, directory: FileId) -> Option<Duration> {
+        self.moved.forget_directory(directory);
         let until = |names: &ShownNames| names.all.get(&directory)?.values().map(|shown| shown.until).max();
         let until = until(&self.recent).max(until(&self.older))?;
         Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
     /// Returns the time after which the kernel shows nothing that it was given; `None`: it shows nothing.
-    pub fn all_ends(&self) -> Option<Duration> {
+    pub fn all_ends(&mut self) -> Option<Duration> {
+        self.moved.forget_all();
         Some(SHOWN_MAX.saturating_sub(self.last?.elapsed())).filter(|left| !left.is_zero())
     }
 
@@ -209,6 +246,7 @@ impl GivenNames {
         self.begun = Instant::now();
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < CHANGE_TIME);
         self.changes.retain(|_, changes| is_recent(changes.own) || is_recent(changes.others));
+        self.moved.age();
     }
 
     fn add_name(&mut self, directory: FileId, name: &[u8], shown: ShownName) {
