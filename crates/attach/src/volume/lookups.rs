@@ -40,14 +40,19 @@ async fn is_moved(
     found: &InodeAttributes,
     (directory, name): (FileId, &[u8]),
 ) -> Result<bool> {
-    match this.shown.earlier_name(thread, found, directory, name) {
-        None => Ok(false),
-        Some(EarlierName::Gone) => Ok(true),
-        Some(EarlierName::Perhaps(of, earlier)) => match ask!(this, client, client.look_up(of, &earlier)) {
-            Err(error) if error.number() == libc::ENOENT => Ok(true),
-            other => Ok(other?.id() != found.id()),
-        },
+    let names = match this.shown.earlier_name(thread, found, directory, name) {
+        None => return Ok(false),
+        Some(EarlierName::Gone) => return Ok(true),
+        Some(EarlierName::Perhaps(names)) => names,
+    };
+    for (of, earlier) in names {
+        match ask!(this, client, client.look_up(of, &earlier)) {
+            Ok(other) if other.id() == found.id() => {}
+            Err(error) if !matches!(error.number(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => return Err(error),
+            _ => return Ok(true),
+        }
     }
+    Ok(false)
 }
 
 /// Looks up a name that the session keeps; waits for nothing.

@@ -202,15 +202,23 @@ impl SystemCalls<'_> {
     /// Whether a name was found for an inode that the call may know by a name which it has no more.
     async fn is_moved(&self, found: &InodeAttributes, directory: FileId, name: &[u8]) -> Result<bool> {
         let earlier = self.kernel.given().earlier_name(self.thread, found, (directory, name));
-        match earlier {
-            None => Ok(false),
-            Some(EarlierName::Gone) => Ok(true),
-            Some(EarlierName::Perhaps(of, earlier)) => match self.client.look_up(of, &earlier).await {
-                Ok(other) => Ok(other.id() != found.id()),
-                Err(error) if error.errno() == libc::ENOENT && !error.is_end() => Ok(true),
-                Err(error) => Err(error.into()),
-            },
+        let names = match earlier {
+            None => return Ok(false),
+            Some(EarlierName::Gone) => return Ok(true),
+            Some(EarlierName::Perhaps(names)) => names,
+        };
+        for (of, earlier) in names {
+            match self.client.look_up(of, &earlier).await {
+                Ok(other) if other.id() == found.id() => {}
+                Err(error)
+                    if error.is_end() || !matches!(error.errno(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) =>
+                {
+                    return Err(error.into());
+                }
+                _ => return Ok(true),
+            }
         }
+        Ok(false)
     }
 
     /// Returns the attributes of a file.

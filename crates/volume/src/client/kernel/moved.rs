@@ -24,8 +24,8 @@ const UNFORGOTTEN_MAX: usize = 1 << 15;
 pub enum EarlierName {
     /// The inode has one name alone: the call must begin once more.
     Gone,
-    /// The call must begin once more, unless this is still a name of the inode.
-    Perhaps(FileId, Vec<u8>),
+    /// The call must begin once more, unless these are still names of the inode.
+    Perhaps(Vec<(FileId, Vec<u8>)>),
 }
 
 /// A name, and what a look-up found.
@@ -120,16 +120,22 @@ impl MovedNames {
         let is_directory = found.inode.mode & libc::S_IFMT == libc::S_IFDIR;
         let is_other =
             |of: FileId, known: &[u8]| (of, known) != (directory, name) && (!is_directory || of == directory);
-        let last = self.last.get(&thread).filter(|last| last.found == id && is_other(last.directory, &last.name));
-        let last = last.map(|last| (last.directory, last.name.clone()));
-        let (unforgotten, older) = (&self.unforgotten, &self.older);
-        let mut given =
-            given.filter(|place| is_other(place.0, &place.1) && (unforgotten.has(place) || older.has(place)));
-        let (directory, name) = last.or_else(|| given.next().cloned())?;
-        Some(match is_directory || found.inode.links <= 1 {
-            true => EarlierName::Gone,
-            false => EarlierName::Perhaps(directory, name),
-        })
+        let last = self.last.get(&thread).filter(|last| last.found == id);
+        let earlier: Vec<_> = match last {
+            Some(last) if is_other(last.directory, &last.name) => vec![(last.directory, last.name.clone())],
+            Some(last) if last.is_at(directory, name) => return None,
+            // Now it looks up everything by requests.
+            _ if self.stale.contains_key(&thread) => return None,
+            _ => {
+                let is_used = |place: &(FileId, Vec<u8>)| self.unforgotten.has(place) || self.older.has(place);
+                given.filter(|place| is_other(place.0, &place.1) && is_used(place)).cloned().collect()
+            }
+        };
+        match is_directory || found.inode.links <= 1 {
+            _ if earlier.is_empty() => None,
+            true => Some(EarlierName::Gone),
+            false => Some(EarlierName::Perhaps(earlier)),
+        }
     }
 
     /// Notes the answer to a look-up.
@@ -183,7 +189,7 @@ mod tests {
         assert_eq!(ask(&moved, 1, &file, b"old"), None);
         assert_eq!(ask(&moved, 2, &file, b"new"), None, "another thread");
         assert_eq!(ask(&moved, 1, &file, b"new"), Some(EarlierName::Gone));
-        let linked = EarlierName::Perhaps(DIRECTORY, b"old".to_vec());
+        let linked = EarlierName::Perhaps(vec![(DIRECTORY, b"old".to_vec())]);
         assert_eq!(ask(&moved, 1, &inode(libc::S_IFREG, 2), b"new"), Some(linked));
         // The thread looks it up once more.
         moved.note_stale(1, DIRECTORY, b"new", file.id());
