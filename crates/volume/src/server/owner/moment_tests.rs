@@ -22,7 +22,7 @@ struct WriterScene {
 }
 
 impl WriterScene {
-    /// The writer makes the file `a`, which has two names at the end of the test, and writes to it.
+    /// The writer makes the file `a`, and has its token.
     async fn new(name: &str) -> WriterScene {
         let options = ServerOptions {
             listen: Vec::new(),
