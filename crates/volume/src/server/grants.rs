@@ -19,8 +19,8 @@ use crate::protocol::{
     FileId, MetadataQuestion, RefusalCode, ServerAnswer, ServerRefusal, Token, TokenAspect, TokenGrant, VolumeMessage,
 };
 use crate::tokens::{
-    LocalCounts, LocalDirectories, LookupChange, LookupGrants, RecallReason, SessionSilence, SessionVerdict,
-    TokenAction, TokenArbiter, level, verdict,
+    LocalCounts, LocalDirectories, LookRounds, LookupChange, LookupGrants, RecallReason, SessionSilence,
+    SessionVerdict, TokenAction, TokenArbiter, level, verdict,
 };
 
 /// A question that waits for commits of other hosts.
@@ -28,9 +28,8 @@ pub(super) struct WaitingQuestion {
     pub session: u64,
     pub question: MetadataQuestion,
     pub reply: ReplySender,
-    /// Whether the question must still wait for writers to commit. It is true at first, and again if the question
-    /// waited while sessions from before a restart had not yet said what they hold.
-    pub is_graced: bool,
+    /// How often it has waited for the writers of what it shows.
+    pub rounds: LookRounds,
     /// What it has waited for before.
     pub waited: WaitHistory,
 }
@@ -227,7 +226,8 @@ impl TokenQueue {
         match self.begin_about(looking.session, about, looking.waited) {
             Ok(()) => Some(looking),
             Err((ticket, waited)) => {
-                self.looking.insert(ticket, WaitingQuestion { waited, ..looking });
+                let rounds = looking.rounds.again();
+                self.looking.insert(ticket, WaitingQuestion { waited, rounds, ..looking });
                 None
             }
         }
@@ -378,14 +378,29 @@ impl TokenQueue {
 
     /// Returns a question that shows these files if it can be answered now; otherwise the question waits, and
     /// [`act`](Self::act) returns it later.
-    pub fn look(&mut self, looking: WaitingQuestion, files: &[FileId]) -> Option<WaitingQuestion> {
-        let ticket = self.ticket();
-        let is_graced = self.counts().2 > 0;
-        if files.is_empty() || self.arbiter.show(self.now(), looking.session, files.iter().copied(), ticket) {
+    ///
+    /// A question that shows one file waits twice at most, as [`LookRounds`] says; so it does once more each time that it
+    /// has waited in [`look_at`](Self::look_at). What it waits for needs no request of a session but commits, which wait
+    /// for nothing else than what sessions keep: so there is no circle of waiting.
+    pub fn look(&mut self, mut looking: WaitingQuestion, files: &[FileId]) -> Option<WaitingQuestion> {
+        let (now, session, ticket) = (self.now(), looking.session, self.ticket());
+        if files.is_empty() || self.arbiter.show(now, session, files.iter().copied(), (ticket, &mut looking.rounds)) {
             return Some(looking);
         }
-        self.looking.insert(ticket, WaitingQuestion { is_graced, ..looking });
+        self.looking.insert(ticket, looking);
         None
+    }
+
+    /// Notes that an operation has changed the attributes of inodes: a question that waits for the writer of one of them
+    /// needs a later commit.
+    pub fn attributes_changed(&mut self, change: &LookupChange) {
+        let changed = change.tokens.iter().filter(|token| token.what == TokenAspect::Attributes);
+        changed.for_each(|token| self.arbiter.attributes_changed(token.object));
+    }
+
+    /// Whether questions can be answered: [`act`](Self::act) must be called before the next request is handled.
+    pub fn has_ready(&self) -> bool {
+        self.arbiter.has_ready()
     }
 
     /// Sends the messages of the arbiter to clients, and returns what can be answered.

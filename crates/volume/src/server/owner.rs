@@ -50,7 +50,7 @@ use crate::metadata::{AppendStamp, MetadataImage};
 #[cfg(test)]
 use crate::protocol::MetadataOperation;
 use crate::protocol::{FileId, MetadataQuestion, ServerAnswer, ServerRefusal, VolumeMessage};
-use crate::tokens::SessionVerdict;
+use crate::tokens::{LookRounds, SessionVerdict};
 use early::{EarlyAnswers, EarlyDefect, shows_names};
 use ending::is_about_siblings;
 use grace::RestartGrace;
@@ -214,6 +214,9 @@ impl MetadataOwner {
                 Some(request) = requests.recv(), if !self.journal.next.is_full() => {
                     self.apply(request);
                     while !self.journal.next.is_full() && let Ok(request) = requests.try_recv() {
+                        if self.grants.has_ready() {
+                            self.act();
+                        }
                         self.apply(request);
                     }
                 }
@@ -279,8 +282,8 @@ impl MetadataOwner {
                 if let MetadataQuestion::Push { file, size } = question {
                     return self.push(session, (file, size), reply);
                 }
-                let looking =
-                    WaitingQuestion { session, question, reply, is_graced: true, waited: WaitHistory::default() };
+                let (rounds, waited) = (LookRounds::default(), WaitHistory::default());
+                let looking = WaitingQuestion { session, question, reply, rounds, waited };
                 // A session may still repeat what its programs were told is done.
                 let is_graced = self.grace.is_on() && !self.early.has(EarlyDefect::QuestionsUngraced);
                 match is_graced && shows_names(&looking.question) {
@@ -511,6 +514,8 @@ impl MetadataOwner {
 
 #[cfg(test)]
 mod local_tests;
+#[cfg(test)]
+mod moment_tests;
 #[cfg(test)]
 mod room_tests;
 #[cfg(test)]

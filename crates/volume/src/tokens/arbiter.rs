@@ -6,12 +6,13 @@
 //! 3. A grant is recalled for a conflict no sooner than [`MINIMUM_MS`] after it was given.
 //! 4. After a restart no token is granted until every earlier session has said what it holds, or has ended.
 //! 5. A question about a file that another session may have written to is answered only after a commit that was
-//!    requested later than the question arrived.
+//!    requested later than the question arrived, and its answer is of one moment: see `moments`.
 //!
 //! Times are in milliseconds, of any clock that never goes back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::moments::{FileMoments, LookRounds};
 use super::{RecallReason, conflict, level};
 use crate::protocol::{FileId, Token, TokenAspect, TokenGrant};
 
@@ -70,6 +71,8 @@ struct TokenWaiter {
     session: u64,
     level: u8,
     ticket: u64,
+    /// Whether it is a question, which gets nothing: others must only give back what they hold.
+    is_question: bool,
 }
 
 /// A commit that was requested from a holder, and the questions that wait for it.
@@ -78,6 +81,8 @@ struct CommitRound {
     session: u64,
     sequence: u64,
     sent_ms: u64,
+    /// What the writer commits is of this moment, or of a later one.
+    moment: u64,
     questions: Vec<u64>,
 }
 
@@ -89,6 +94,7 @@ struct TokenState {
     round: Option<CommitRound>,
     /// Questions that came after the present commit was requested, and need another commit.
     later: Vec<u64>,
+    moments: FileMoments,
 }
 
 impl TokenState {
@@ -120,6 +126,8 @@ pub struct TokenArbiter {
     objects: BTreeMap<Token, TokenState>,
     /// The number of the last grant.
     sequence: u64,
+    /// The number of moments that were told apart.
+    moment: u64,
     /// Earlier sessions that, after a restart, have not yet said what they hold.
     expected: BTreeSet<u64>,
     /// Questions that wait until these sessions have said it.
@@ -129,6 +137,8 @@ pub struct TokenArbiter {
     /// The times at which grants may be recalled, with their tokens.
     wakes: BTreeSet<(u64, Token)>,
     actions: Vec<TokenAction>,
+    /// Whether questions are among the actions.
+    has_ready: bool,
 }
 
 fn data(file: FileId) -> Token {
@@ -145,7 +155,13 @@ impl TokenArbiter {
 
     /// Returns the actions since the last call.
     pub fn take_actions(&mut self) -> Vec<TokenAction> {
+        self.has_ready = false;
         std::mem::take(&mut self.actions)
+    }
+
+    /// Whether there are questions to answer. That must be done before another session gets a token and uses it.
+    pub fn has_ready(&self) -> bool {
+        self.has_ready
     }
 
     /// Returns the time at which [`wake`](Self::wake) must be called next.
@@ -185,13 +201,14 @@ impl TokenArbiter {
             return self.settle(token, now);
         }
         // A request that is repeated after a lost connection keeps its place.
-        if let Some(known) = object.waiters.iter_mut().find(|waiter| waiter.session == session) {
+        let mut requests = object.waiters.iter_mut().filter(|waiter| !waiter.is_question);
+        if let Some(known) = requests.find(|waiter| waiter.session == session) {
             (known.ticket, known.level) = (ticket, known.level.max(level));
-        } else if object.waiters.len() >= WAITERS_MAX {
+        } else if object.waiters.iter().filter(|waiter| !waiter.is_question).count() >= WAITERS_MAX {
             self.actions.push(TokenAction::Refuse { ticket });
             return;
         } else {
-            object.waiters.push_back(TokenWaiter { session, level, ticket });
+            object.waiters.push_back(TokenWaiter { session, level, ticket, is_question: false });
         }
         self.settle(token, now);
         if !waits && let Some(object) = self.objects.get_mut(&token) {
@@ -218,7 +235,12 @@ impl TokenArbiter {
         self.sequence += 1;
         let sequence = self.sequence;
         let grant = SessionGrant { level, sequence, granted_ms: now, recalled: None };
-        self.objects.entry(token).or_default().grants.insert(session, grant);
+        self.moment += 1;
+        let object = self.objects.entry(token).or_default();
+        object.grants.insert(session, grant);
+        if level == level::WRITE {
+            object.moments.exact = self.moment;
+        }
         Some(TokenGrant { token, level, sequence })
     }
 
@@ -237,7 +259,11 @@ impl TokenArbiter {
             object.grants.remove(&session);
         }
         let round = object.round.take_if(|round| round.session == session && round.sequence == held.sequence);
-        let mut ready = round.map(|round| round.questions).unwrap_or_default();
+        let mut ready = Vec::new();
+        if let Some(round) = round {
+            object.moments.exact = object.moments.exact.max(round.moment);
+            ready = round.questions;
+        }
         if is_lower {
             // Nothing can have been written since the commit, so these questions need no other commit.
             ready.append(&mut object.later);
@@ -247,27 +273,56 @@ impl TokenArbiter {
     }
 
     /// Handles a question of `session` that shows these files. Returns whether it can be answered at once; otherwise
-    /// [`TokenAction::Ready`] follows.
-    pub fn show(&mut self, now: u64, session: u64, files: impl IntoIterator<Item = FileId>, ticket: u64) -> bool {
+    /// [`TokenAction::Ready`] follows, and then this must be called again with what is shown then.
+    ///
+    /// The number of these waits is bounded: see [`LookRounds`].
+    pub fn show(
+        &mut self,
+        now: u64,
+        session: u64,
+        files: impl IntoIterator<Item = FileId>,
+        (ticket, rounds): (u64, &mut LookRounds),
+    ) -> bool {
         if !self.expected.is_empty() {
             self.graced.push(ticket);
             return false;
+        }
+        self.moment += 1;
+        rounds.arrive(self.moment);
+        if rounds.are_over() {
+            return true;
         }
         let mut waits = 0;
         for file in files {
             let token = data(file);
             let Some(object) = self.objects.get_mut(&token) else { continue };
-            if object.writer(session).is_none() || object.later.last() == Some(&ticket) {
+            let is_known = object.writer(session).is_none() || object.moments.are_one(rounds.since);
+            if is_known || object.later.last() == Some(&ticket) {
                 continue;
             }
             waits += 1;
-            object.later.push(ticket);
+            match rounds.needs_tokens() {
+                false => object.later.push(ticket),
+                true => {
+                    let waiter = TokenWaiter { session, level: level::READ, ticket, is_question: true };
+                    object.waiters.push_back(waiter);
+                }
+            }
             self.settle(token, now);
         }
         if waits > 0 {
+            rounds.end_one();
             self.questions.insert(ticket, waits);
         }
         waits == 0
+    }
+
+    /// Notes that attributes of a file changed at the server.
+    pub fn attributes_changed(&mut self, file: FileId) {
+        if let Some(object) = self.objects.get_mut(&data(file)) {
+            self.moment += 1;
+            object.moments.changed = self.moment;
+        }
     }
 
     /// Whether a session other than `except` may change the file's data, or waits to.
@@ -285,13 +340,16 @@ impl TokenArbiter {
         for token in tokens {
             let Some(object) = self.objects.get_mut(&token) else { continue };
             let had = object.grants.remove(&session).is_some();
-            let waited = object.waiters.len();
-            object.waiters.retain(|waiter| waiter.session != session);
-            if !had && waited == object.waiters.len() {
+            let (gone, left): (VecDeque<_>, VecDeque<_>) =
+                std::mem::take(&mut object.waiters).into_iter().partition(|waiter| waiter.session == session);
+            object.waiters = left;
+            if !had && gone.is_empty() {
                 continue;
             }
             let round = object.round.take_if(|round| round.session == session);
             let mut ready = round.map(|round| round.questions).unwrap_or_default();
+            // Its questions are answered with a refusal.
+            ready.extend(gone.iter().filter(|waiter| waiter.is_question).map(|waiter| waiter.ticket));
             if had {
                 ready.append(&mut object.later);
             }
@@ -391,7 +449,8 @@ impl TokenArbiter {
     /// Returns the numbers of tokens held, of requests that wait, and of sessions that are expected after a restart.
     pub fn counts(&self) -> (usize, usize, usize) {
         let held = self.objects.values().map(|object| object.grants.len()).sum();
-        let waiting: usize = self.objects.values().map(|object| object.waiters.len()).sum();
+        let requests = |object: &TokenState| object.waiters.iter().filter(|waiter| !waiter.is_question).count();
+        let waiting: usize = self.objects.values().map(requests).sum();
         (held, waiting + self.questions.len() + self.graced.len(), self.expected.len())
     }
 
@@ -403,6 +462,7 @@ impl TokenArbiter {
         tokens.into_iter().for_each(|token| self.settle(token, now));
         // These questions are asked again, and then consider what is held now.
         let ready = std::mem::take(&mut self.graced).into_iter().map(|ticket| TokenAction::Ready { ticket });
+        self.has_ready |= ready.len() > 0;
         self.actions.extend(ready);
     }
 
@@ -411,6 +471,7 @@ impl TokenArbiter {
         *left -= 1;
         if *left == 0 {
             self.questions.remove(&question);
+            self.has_ready = true;
             self.actions.push(TokenAction::Ready { ticket: question });
         }
     }
@@ -418,13 +479,14 @@ impl TokenArbiter {
     /// Grants what can be granted, and recalls grants that conflict with waiters.
     fn settle(&mut self, token: Token, now: u64) {
         let Some(object) = self.objects.get_mut(&token) else { return };
+        let mut shown = Vec::new();
         while self.expected.is_empty()
             && let Some(waiter) = object.waiters.front().copied()
         {
             let in_the_way =
                 |of: u64, grant: &SessionGrant| of != waiter.session && conflict(grant.level, waiter.level);
             let own = object.grants.get(&waiter.session).copied();
-            let is_recalled = own.is_some_and(|grant| grant.recalled.is_some());
+            let is_recalled = !waiter.is_question && own.is_some_and(|grant| grant.recalled.is_some());
             if is_recalled || object.grants.iter().any(|(of, grant)| in_the_way(*of, grant)) {
                 let wanted = if waiter.level == level::WRITE { level::NONE } else { level::READ };
                 for (session, grant) in &mut object.grants {
@@ -443,10 +505,18 @@ impl TokenArbiter {
                 break;
             }
             object.waiters.pop_front();
+            if waiter.is_question {
+                shown.push(waiter.ticket);
+                continue;
+            }
             self.sequence += 1;
             let level = own.map_or(waiter.level, |grant| grant.level.max(waiter.level));
             let granted = SessionGrant { level, sequence: self.sequence, granted_ms: now, recalled: None };
             object.grants.insert(waiter.session, granted);
+            if level == level::WRITE && own.is_none_or(|grant| grant.level < level) {
+                self.moment += 1;
+                object.moments.exact = self.moment;
+            }
             self.actions.extend(object.renumbered(waiter.session, token, self.sequence));
             let held = TokenGrant { token, level, sequence: self.sequence };
             self.actions.push(TokenAction::Grant { session: waiter.session, ticket: waiter.ticket, held });
@@ -457,11 +527,14 @@ impl TokenArbiter {
                 Some((session, grant)) => {
                     let held = TokenGrant { token, level: grant.level, sequence: grant.sequence };
                     self.actions.push(TokenAction::Recall { session, held, why: RecallReason::Commit });
-                    object.round = Some(CommitRound { session, sequence: grant.sequence, sent_ms: now, questions });
+                    self.moment += 1;
+                    let (sequence, moment) = (grant.sequence, self.moment);
+                    object.round = Some(CommitRound { session, sequence, sent_ms: now, moment, questions });
                 }
-                None => questions.into_iter().for_each(|question| self.one_less(question)),
+                None => shown.extend(questions),
             }
         }
+        shown.into_iter().for_each(|question| self.one_less(question));
         if self.objects.get(&token).is_some_and(TokenState::is_idle) {
             self.objects.remove(&token);
         }

@@ -12,12 +12,14 @@
 //! | `locks` | file locks |
 //! | `locals` | the server's side of directories in which sessions make and remove names themselves |
 //! | `looks` | the server's side of names and attributes that sessions keep |
+//! | `moments` | at which moments the server knows the attributes of a file that a session writes to |
 
 mod arbiter;
 mod holding;
 mod locals;
 mod locks;
 mod looks;
+mod moments;
 mod session_lease;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,7 @@ pub use holding::{RecallOutcome, Recalled, TokenHolding};
 pub use locals::{LocalCounts, LocalDirectories, WRITE};
 pub use locks::{LockOutcome, LockedRanges, VolumeLocks};
 pub use looks::{LOOKS_MAX, LookupChange, LookupGrants};
+pub use moments::LookRounds;
 pub use session_lease::{
     CACHE_OF_LEASE, ClientLease, GIVE_BACK_MAX_MS, IO_OF_LEASE, SessionSilence, SessionVerdict, verdict,
 };

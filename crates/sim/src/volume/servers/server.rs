@@ -11,7 +11,8 @@ use std::rc::Rc;
 
 use nectary_volume::protocol::{FileId, Token, TokenAspect, TokenGrant};
 use nectary_volume::tokens::{
-    GIVE_BACK_MAX_MS, MINIMUM_MS, RecallReason, SessionSilence, SessionVerdict, TokenAction, TokenArbiter, verdict,
+    GIVE_BACK_MAX_MS, LookRounds, MINIMUM_MS, RecallReason, SessionSilence, SessionVerdict, TokenAction, TokenArbiter,
+    verdict,
 };
 
 use super::append::DurableOutput;
@@ -284,7 +285,9 @@ impl ServerModel {
         let ticket = self.next_ticket;
         if let Some(file) = file {
             let is_graced = self.is_grace();
-            if !self.arbiter.show(self.ms(world), session, [world.file_id(file)], ticket) {
+            // The attributes here have no part that changes without the writer: one round is enough.
+            let waiting = (ticket, &mut LookRounds::default());
+            if !self.arbiter.show(self.ms(world), session, [world.file_id(file)], waiting) {
                 world.coverage.met("13: a stat waits for a commit");
                 self.looking.insert(ticket, PendingQuestion { is_graced, ..looking });
                 return;

@@ -17,7 +17,7 @@ use crate::protocol::{
 use crate::tokens::{LookupChange, level};
 
 impl MetadataOwner {
-    /// Answers a question once other hosts have committed the files that it shows.
+    /// Answers a question once other hosts have committed the files that it shows, and the answer is of one moment.
     pub(super) fn ask(&mut self, looking: WaitingQuestion) {
         let looking = match subject(&looking.question) {
             Some(inode) => {
@@ -49,9 +49,7 @@ impl MetadataOwner {
             self.grants.locals().add_numbers(looking.session, *first..*first + u64::from(*count));
         }
         let looking = match &answer {
-            Ok(asked) if looking.is_graced && is_look(&looking.question) => {
-                self.grants.look(looking, &files_of(&asked.answer))
-            }
+            Ok(asked) if is_look(&looking.question) => self.grants.look(looking, &files_of(&asked.answer)),
             _ => Some(looking),
         };
         let answer = answer.map(|asked| {

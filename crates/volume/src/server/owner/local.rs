@@ -102,6 +102,7 @@ impl MetadataOwner {
         self.grants.end_change(&change.tokens);
         self.journal.next.extend(transaction);
         let answer = answer.map_err(|failure| failure.to_string())?;
+        self.grants.attributes_changed(&change);
         let mut inodes = change.inodes();
         inodes.extend(made);
         self.early.done(session, number, &inodes, AnswerTiming::Early);

@@ -125,6 +125,9 @@ impl MetadataOwner {
             self.image.flag_lost(session, removed);
         }
         self.grants.end_change(begun);
+        if let Some(change) = change.filter(|_| is_new && is_of_names && answer.is_ok()) {
+            self.grants.attributes_changed(change);
+        }
         self.overview.operations += 1;
         if planted(Bug::AnsweredEarly) {
             return reply.send(answer);
@@ -219,12 +222,14 @@ impl MetadataOwner {
         if !is_in_time && !self.early.has(EarlyDefect::RepeatedLate) {
             self.evict(session, "changes that another server had answered came too late to be repeated");
         } else {
-            let mut inodes = self.image.touched(&operation).inodes();
+            let change = self.image.touched(&operation);
+            let mut inodes = change.inodes();
             let now_ns = if self.early.has(EarlyDefect::OtherTime) { self.stamp().now_ns } else { now_ns };
             let stamp = AppendStamp { now_ns, ..self.stamp() };
             let (answer, transaction) = self.image.operate_again(stamp, session, number, &operation);
             self.journal.next.extend(transaction);
             if answer.is_ok() || self.early.has(EarlyDefect::ResultIgnored) {
+                self.grants.attributes_changed(&change);
                 if let Ok(ServerAnswer::Attributes(made)) = &answer {
                     inodes.push(made.number);
                 }
