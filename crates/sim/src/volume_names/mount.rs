@@ -64,7 +64,8 @@ pub struct SimulatedMount {
     rest_until: Mutex<Option<Instant>>,
 }
 
-/// A file that a program has open, in the session with this number: a call on it is one of that session, also after its end.
+/// A file that a program has open, in the session with this number. A call on it is one of that session, also after its
+/// end.
 pub struct OpenHandle {
     pub file: OpenFile,
     pub session: usize,

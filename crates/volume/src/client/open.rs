@@ -73,7 +73,7 @@ impl VolumeClient {
                 Ok((_, granted)) => (granted, None),
                 Err(error) => (None, Some(error)),
             };
-            // Otherwise another call requests it, or it was being given back: a grant counts as lost with its connection.
+            // Otherwise another call requests it, or it is being given back: a grant counts as lost with its connection.
             if is_wanted {
                 self.end_request(&open.file, granted).await;
             }
@@ -107,8 +107,8 @@ impl VolumeClient {
     /// Tells a restarted server which files are open. Returns `false` if that was replaced, too.
     pub(super) async fn open_all_again(&self, epoch: u64) -> bool {
         for file in self.files() {
-            // A call that opens the file waits until every session has begun to say what it holds: if the server is replaced,
-            // this one, too.
+            // A call that opens the file waits until every session has begun to say what it holds: this one, too, if the
+            // server is replaced.
             let is_open = tokio::select! {
                 at_server = file.at_server.lock() => *at_server,
                 () = self.shared.session.replaced(epoch) => return false,

@@ -247,7 +247,7 @@ impl EarlyAnswers {
     }
 }
 
-/// Whether a question shows names, attributes or extended attributes, or opens a file that the session does not have open.
+/// Whether a question shows names, attributes or extended attributes, or opens a file that the session did not have open.
 pub(super) fn shows_names(question: &MetadataQuestion) -> bool {
     match question {
         MetadataQuestion::ReadXattr { .. } | MetadataQuestion::ListXattrs { .. } => true,

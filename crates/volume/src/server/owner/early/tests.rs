@@ -303,8 +303,8 @@ async fn wrong_repetitions_end_their_session() {
     }
 }
 
-/// What a session has removed, and told its programs so, is not opened on another host before the session repeats that: it
-/// may have dropped what it had written.
+/// What a session has removed, and told its programs so, is not opened on another host before the session repeats that:
+/// it may have dropped what it had written.
 #[tokio::test]
 async fn opens_wait_for_repeated_removals() {
     let disk = Arc::new(SurvivingDisk(MemoryDevice::from_snapshot(&formatted().await)));
