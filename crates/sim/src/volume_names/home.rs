@@ -79,7 +79,7 @@ impl NamesProgram {
             return self.make_and_use(place, home.id, making).await;
         }
         if let Some((_, _, Some(open))) = self.make_at(place, home.id, making).await {
-            open.close().await;
+            open.file.close().await;
         }
     }
 

@@ -64,6 +64,13 @@ pub struct SimulatedMount {
     rest_until: Mutex<Option<Instant>>,
 }
 
+/// A file that a program has open, in the session with this number. A call on it is one of that session, also after its
+/// end.
+pub struct OpenHandle {
+    pub file: OpenFile,
+    pub session: usize,
+}
+
 /// A part of a listing: its names, with the last one's cookie, and whether they are the last.
 pub type Part = (Vec<(Vec<u8>, InodeAttributes)>, u64, bool);
 
@@ -98,7 +105,8 @@ impl SimulatedMount {
 
     /// Returns the calls of the present session.
     pub fn calls(&self) -> SystemCalls<'_> {
-        SystemCalls { mount: self, kernel: &self.kernel, client: self.session().0, thread: self.kernel.new_thread() }
+        let (client, session) = self.session();
+        SystemCalls { mount: self, kernel: &self.kernel, client, session, thread: self.kernel.new_thread() }
     }
 }
 
@@ -107,6 +115,7 @@ pub struct SystemCalls<'a> {
     mount: &'a SimulatedMount,
     kernel: &'a Arc<KernelModel>,
     client: VolumeClient,
+    session: usize,
     thread: u32,
 }
 
@@ -257,7 +266,7 @@ impl SystemCalls<'_> {
         name: &[u8],
         new: NewInode,
         is_open: bool,
-    ) -> Result<(InodeAttributes, Option<OpenFile>)> {
+    ) -> Result<(InodeAttributes, Option<OpenHandle>)> {
         retried(|is_again| self.make_once(directory, name, (new.clone(), is_open), is_again)).await
     }
 
@@ -267,7 +276,7 @@ impl SystemCalls<'_> {
         name: &[u8],
         (new, is_open): (NewInode, bool),
         is_again: bool,
-    ) -> Result<(InodeAttributes, Option<OpenFile>)> {
+    ) -> Result<(InodeAttributes, Option<OpenHandle>)> {
         let lock = self.kernel.lock_of(directory);
         let _alone = lock.write().await;
         let is_of_directory = new.mode & libc::S_IFMT == libc::S_IFDIR;
@@ -284,7 +293,7 @@ impl SystemCalls<'_> {
         let (made, open) = match is_open {
             true => {
                 let (made, open) = client.create_open(directory, name, new).await?;
-                (made, Some(open))
+                (made, Some(OpenHandle { file: open, session: self.session }))
             }
             false => (client.create(directory, name, new).await?, None),
         };
@@ -427,13 +436,13 @@ impl SystemCalls<'_> {
     }
 
     /// Opens a file.
-    pub async fn open(&self, file: FileId, opening: OpenAccess) -> Result<OpenFile> {
-        Ok(self.client.open(file, opening, false).await?)
+    pub async fn open(&self, file: FileId, opening: OpenAccess) -> Result<OpenHandle> {
+        Ok(OpenHandle { file: self.client.open(file, opening, false).await?, session: self.session })
     }
 
     /// Reads what was written last.
-    pub async fn read(&self, open: &OpenFile) -> Result<u64> {
-        let bytes = open.read(0, 8).await?.to_vec();
+    pub async fn read(&self, open: &OpenHandle) -> Result<u64> {
+        let bytes = open.file.read(0, 8).await?.to_vec();
         match bytes.try_into() {
             Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
             Err(bytes) if bytes.is_empty() => Ok(0),
@@ -442,10 +451,11 @@ impl SystemCalls<'_> {
     }
 
     /// Writes.
-    pub async fn write(&self, open: &OpenFile, value: u64) -> Result<()> {
-        let _own = OwnChange::begin(self.kernel, &[], &[open.id()], false);
-        open.write(WritePosition::Offset(0), vec![Buffer::copy_of(&value.to_le_bytes())]).await?;
-        self.changed(&[open.id()]).await;
+    pub async fn write(&self, open: &OpenHandle, value: u64) -> Result<()> {
+        let (file, data) = (open.file.id(), vec![Buffer::copy_of(&value.to_le_bytes())]);
+        let _own = OwnChange::begin(self.kernel, &[], &[file], false);
+        open.file.write(WritePosition::Offset(0), data).await?;
+        self.changed(&[file]).await;
         Ok(())
     }
 }

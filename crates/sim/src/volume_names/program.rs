@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nectary_volume::client::{NewInode, OpenAccess, OpenFile, VolumeClient};
+use nectary_volume::client::{NewInode, OpenAccess, VolumeClient};
 use nectary_volume::protocol::{AttributeChanges, FileId, InodeAttributes};
 
 use super::board::{NamesBoard, ROOT_ID, lock};
 use super::history::NamesHistory;
-use super::mount::{SimulatedMount, SystemCallFailure};
+use super::mount::{OpenHandle, SimulatedMount, SystemCallFailure};
 use super::tree::{NamesCall, ROOT, Tag, TreeOutcome};
 use crate::random::SimulationRandom;
 
@@ -67,7 +67,7 @@ pub struct NamesProgram {
     pub random: SimulationRandom,
     /// Tells it from all other programs.
     pub number: u64,
-    open: BTreeMap<Tag, (OpenFile, usize)>,
+    open: BTreeMap<Tag, OpenHandle>,
 }
 
 impl NamesProgram {
@@ -89,19 +89,29 @@ impl NamesProgram {
 
     /// Closes all files.
     pub async fn close_all(&mut self) {
-        for (_, (open, _)) in std::mem::take(&mut self.open) {
-            open.close().await;
+        for (_, open) in std::mem::take(&mut self.open) {
+            open.file.close().await;
         }
     }
 
-    /// Records a call; returns what it returned.
+    /// Records a call of the present session; returns what it returned.
     pub async fn recorded<T>(
         &self,
         call: NamesCall,
         commits: Option<Tag>,
         made: impl Future<Output = Result<(TreeOutcome, T), SystemCallFailure>>,
     ) -> Option<T> {
-        let session = self.mount.session().1;
+        self.recorded_in(self.mount.session().1, call, commits, made).await
+    }
+
+    /// Records a call of a session; returns what it returned.
+    async fn recorded_in<T>(
+        &self,
+        session: usize,
+        call: NamesCall,
+        commits: Option<Tag>,
+        made: impl Future<Output = Result<(TreeOutcome, T), SystemCallFailure>>,
+    ) -> Option<T> {
         self.board.tell(|| format!("program {}, session {session}: {call:?}", self.number));
         let number = self.board.history(|history| history.begin(session, call, commits));
         let made = made.await;
@@ -243,7 +253,7 @@ impl NamesProgram {
         place: (Tag, u8),
         directory: FileId,
         making: CreateKind,
-    ) -> Option<(Tag, FileId, Option<OpenFile>)> {
+    ) -> Option<(Tag, FileId, Option<OpenHandle>)> {
         let tag = self.board.tags.fetch_add(1, Ordering::Relaxed);
         let mode = 0o600 + (tag as u32 % 64);
         let is_directory = making == CreateKind::Directory;
@@ -276,8 +286,8 @@ impl NamesProgram {
             self.write_to(tag, &open).await;
         }
         match self.random.chance(30) && !self.open.contains_key(&tag) {
-            true => drop(self.open.insert(tag, (open, self.mount.session().1))),
-            false => open.close().await,
+            true => drop(self.open.insert(tag, open)),
+            false => open.file.close().await,
         }
         if self.random.chance(30) {
             self.stat_of(tag, file).await;
@@ -366,12 +376,16 @@ impl NamesProgram {
         self.recorded(NamesCall::Mode(tag, mode), None, set).await;
     }
 
+    /// Whether a file is open in the present session, which is not over.
+    fn is_living(&self, open: &OpenHandle) -> bool {
+        open.session == self.mount.session().1 && !open.file.is_over()
+    }
+
     /// Uses a file that is open, or opens it.
-    async fn handle(&mut self) -> Option<(Tag, OpenFile, bool)> {
-        let session = self.mount.session().1;
-        let living = self.open.iter().find(|(_, (open, of))| *of == session && !open.is_over()).map(|(tag, _)| *tag);
+    async fn handle(&mut self) -> Option<(Tag, OpenHandle, bool)> {
+        let living = self.open.iter().find(|(_, open)| self.is_living(open)).map(|(tag, _)| *tag);
         if let Some(tag) = living.filter(|_| self.random.chance(50)) {
-            let (open, _) = self.open.remove(&tag)?;
+            let open = self.open.remove(&tag)?;
             return Some((tag, open, true));
         }
         let (tag, file) = self.file()?;
@@ -379,10 +393,10 @@ impl NamesProgram {
         Some((tag, open, false))
     }
 
-    async fn put(&mut self, tag: Tag, open: OpenFile, stays: bool) {
+    async fn put(&mut self, tag: Tag, open: OpenHandle, stays: bool) {
         match stays && !self.open.contains_key(&tag) {
-            true => drop(self.open.insert(tag, (open, self.mount.session().1))),
-            false => open.close().await,
+            true => drop(self.open.insert(tag, open)),
+            false => open.file.close().await,
         }
     }
 
@@ -392,9 +406,9 @@ impl NamesProgram {
         self.put(tag, open, stays).await;
     }
 
-    async fn read_from(&self, tag: Tag, open: &OpenFile) {
+    async fn read_from(&self, tag: Tag, open: &OpenHandle) {
         let read = async { Ok((TreeOutcome::Value(self.mount.calls().read(open).await.map_err(of_open)?), ())) };
-        self.recorded(NamesCall::Read(tag), None, read).await;
+        self.recorded_in(open.session, NamesCall::Read(tag), None, read).await;
     }
 
     async fn write(&mut self) {
@@ -403,18 +417,18 @@ impl NamesProgram {
         self.put(tag, open, stays).await;
     }
 
-    async fn write_to(&self, tag: Tag, open: &OpenFile) {
+    async fn write_to(&self, tag: Tag, open: &OpenHandle) {
         let value = self.board.values.fetch_add(1, Ordering::Relaxed);
         let written = async {
             self.mount.calls().write(open, value).await.map_err(of_open)?;
             Ok((TreeOutcome::Done, ()))
         };
-        self.recorded(NamesCall::Write(tag, value), None, written).await;
+        self.recorded_in(open.session, NamesCall::Write(tag, value), None, written).await;
     }
 
     async fn cut(&mut self) {
         let Some((tag, open, stays)) = self.handle().await else { return };
-        let file = open.id();
+        let file = open.file.id();
         let cut = async {
             let nothing = AttributeChanges { size: Some(0), ..AttributeChanges::default() };
             self.mount.calls().set(file, nothing).await.map_err(of_open)?;
@@ -428,9 +442,8 @@ impl NamesProgram {
     async fn sync(&mut self) {
         let (client, session) = self.mount.session();
         let tick = self.board.history(NamesHistory::tick);
-        let open = self.open.iter().find(|(_, (open, of))| *of == session && !open.is_over());
-        let (file, synced) = match open {
-            Some((tag, (open, _))) => (Some(*tag), open.sync().await),
+        let (file, synced) = match self.open.iter().find(|(_, open)| self.is_living(open)) {
+            Some((tag, open)) => (Some(*tag), open.file.sync().await),
             None => (None, client.stored().await),
         };
         if synced.is_ok() {
@@ -444,7 +457,7 @@ impl NamesProgram {
         let first = OWN_NAMES + 2 * self.number as u8;
         let (new, old) = ((directory, first), (directory, first + 1));
         match self.make_at(old, id, CreateKind::Open).await {
-            Some((_, _, Some(open))) => open.close().await,
+            Some((_, _, Some(open))) => open.file.close().await,
             _ if matches!(self.mount.calls().look(id, &name(old.1)).await, Ok(Some(_))) => {}
             _ => return,
         }
@@ -454,7 +467,7 @@ impl NamesProgram {
     async fn replace(&self, new: (Tag, u8), old: (Tag, u8), directory: FileId) {
         let Some((tag, _, Some(open))) = self.make_at(new, directory, CreateKind::Open).await else { return };
         self.write_to(tag, &open).await;
-        open.close().await;
+        open.file.close().await;
         self.rename_to((new, directory), (old, directory), 0, Some(tag)).await;
         self.look_at(old, directory).await;
     }
@@ -472,11 +485,11 @@ impl NamesProgram {
             return self.board.history(|history| history.is_broken("no file can be made".to_owned()));
         };
         self.write_to(tag, &open).await;
-        if let Err(error) = open.sync().await {
+        if let Err(error) = open.file.sync().await {
             self.board.history(|history| history.is_broken(format!("a new file cannot be synced: {error}")));
         }
         self.read_from(tag, &open).await;
-        open.close().await;
+        open.file.close().await;
     }
 
     /// Looks at all directories, or at everything.
@@ -494,7 +507,7 @@ impl NamesProgram {
             self.stat_of(tag, file).await;
             let Ok(open) = self.mount.calls().open(file, OpenAccess::Read).await else { continue };
             self.read_from(tag, &open).await;
-            open.close().await;
+            open.file.close().await;
         }
     }
 }

@@ -493,12 +493,9 @@ impl VolumeClient {
                         let _ = WaitKind::Kernel.during(0, forgotten).await;
                     }
                     self.shared.session.reclaim(epoch, Vec::new(), false).await;
-                    for file in self.files() {
-                        if *file.at_server.lock().await {
-                            // An error means that the file no longer exists; every later call on it reports this.
-                            let is_direct = file.is_direct.load(Ordering::Acquire);
-                            let _ = self.shared.session.open_again(file.id, is_direct).await;
-                        }
+                    // A newer server has an event of its own.
+                    if !self.open_all_again(epoch).await {
+                        continue;
                     }
                     self.reclaim(epoch).await;
                     self.shared.session.want_numbers();
@@ -540,7 +537,7 @@ impl VolumeClient {
         Ok(())
     }
 
-    fn files(&self) -> Vec<Arc<ActiveFile>> {
+    pub(super) fn files(&self) -> Vec<Arc<ActiveFile>> {
         lock(&self.shared.files).values().cloned().collect()
     }
 

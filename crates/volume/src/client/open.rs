@@ -63,15 +63,17 @@ impl VolumeClient {
         let is_new = is_direct && !open.file.is_direct.load(Ordering::Acquire);
         if !*at_server || is_new {
             let wanted = if opening == OpenAccess::Write { level::WRITE } else { level::READ };
+            // Level 0 says that the file is open already: a new server must know this of a file without a name.
+            let level = if *at_server { level::NONE } else { wanted };
             // `wants` records the request, so that a recall that arrives before the grant is kept until the grant.
-            let is_wanted = open.file.hold.state().wants(wanted);
-            let level = if is_wanted { wanted } else { level::NONE };
+            let is_wanted = level != level::NONE && open.file.hold.state().wants(level);
             self.shared.session.tell_open(id);
             let opened = self.shared.session.open(id, level, is_direct).await;
             let (granted, failed) = match opened {
                 Ok((_, granted)) => (granted, None),
                 Err(error) => (None, Some(error)),
             };
+            // Otherwise another call requests it, or it is being given back: a grant counts as lost with its connection.
             if is_wanted {
                 self.end_request(&open.file, granted).await;
             }
@@ -100,6 +102,24 @@ impl VolumeClient {
             self.show_end(id.inode, size).await;
         }
         Ok(open)
+    }
+
+    /// Tells a restarted server which files are open. Returns `false` if that was replaced, too.
+    pub(super) async fn open_all_again(&self, epoch: u64) -> bool {
+        for file in self.files() {
+            // A call that opens the file waits until every session has begun to say what it holds: this one, too, if the
+            // server is replaced.
+            let is_open = tokio::select! {
+                at_server = file.at_server.lock() => *at_server,
+                () = self.shared.session.replaced(epoch) => return false,
+            };
+            if is_open {
+                // An error means that the file no longer exists; every later call on it reports this.
+                let is_direct = file.is_direct.load(Ordering::Acquire);
+                let _ = self.shared.session.open_again(file.id, is_direct).await;
+            }
+        }
+        true
     }
 
     fn not_open(&self, open: &OpenFile, error: Error) -> Result<OpenFile, Error> {

@@ -395,6 +395,11 @@ impl ClientSession {
         self.inner.state().epoch
     }
 
+    /// Waits until a server of a newer epoch than this one has answered a greeting.
+    pub async fn replaced(&self, epoch: u64) {
+        self.inner.replaced(epoch).await;
+    }
+
     /// Tells the server of `epoch` which tokens are held; `is_last` says that all open files have been reported. If the
     /// server was replaced again, the newer one asks for this itself after its start.
     pub async fn reclaim(&self, epoch: u64, held: Vec<TokenGrant>, is_last: bool) {

@@ -12,6 +12,7 @@ use crate::format::{ExtentRecord, ExtentState, NameRecord, TableKey, TableKind};
 use crate::protocol::{
     FILE_BLOCKS_MAX, FileId, FileShape, ListedName, MappedExtent, MetadataQuestion, ServerAnswer, VolumeStatistics,
 };
+use crate::tokens::level;
 
 /// The maximum number of names in an answer.
 const ENTRIES_MAX: u32 = 1024;
@@ -75,9 +76,9 @@ impl MetadataImage {
                 let inodes = self.tables.table(TableKind::Inodes).len() as u64;
                 ServerAnswer::Statistics(VolumeStatistics { blocks, free, inodes })
             }
-            MetadataQuestion::Open { file, .. } => {
+            MetadataQuestion::Open { file, level, .. } => {
                 let attributes = self.attributes(*file)?;
-                if !self.may_open(session, file.inode) {
+                if !self.may_open(session, file.inode, *level == level::NONE) {
                     return Err(posix(libc::ESTALE));
                 }
                 self.open(session, file.inode);

@@ -21,12 +21,12 @@ impl MetadataImage {
 
     /// Whether a session may open an inode. One without a name stays open only where it is: the session that removed the
     /// name may have dropped what it had written, and an inode that is being freed is freed after a restart, too. After a
-    /// restart a session lists what it has open.
-    pub(super) fn may_open(&self, session: u64, inode: u64) -> bool {
+    /// restart a session lists what it has open already (`is_open`).
+    pub(super) fn may_open(&self, session: u64, inode: u64, is_open: bool) -> bool {
         let Some(orphan) = self.tables.get(&TableKey::Orphan(inode)) else { return true };
         let is_being_freed = OrphanRecord::decode(orphan).is_ok_and(|orphan| orphan.state == OrphanState::BeingFreed);
         let has_it_open = self.opened.get(&inode).is_some_and(|sessions| sessions.contains(&session));
-        !is_being_freed && (has_it_open || self.awaited.contains(&session))
+        !is_being_freed && (has_it_open || is_open && self.awaited.contains(&session))
     }
 
     /// Sets the flag in attributes that says whether the inode is lost to all other sessions: it has no name, and none of

@@ -65,7 +65,7 @@ pub enum MetadataQuestion {
     Open {
         /// The file.
         file: FileId,
-        /// The wanted level of the data token; 0: none.
+        /// The wanted level of the data token; 0: none, and the session may have the file open already.
         level: u8,
         /// Whether a program reads the file with `O_DIRECT`: a writer beyond the end of file then continues only after
         /// this host's kernel knows the new end.

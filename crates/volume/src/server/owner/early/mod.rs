@@ -26,6 +26,7 @@ use super::super::connection::ConnectionsState;
 use super::super::grants::{files_of, is_look};
 use crate::planted::{Bug, planted};
 use crate::protocol::{MetadataQuestion, ServerAnswer, ServerRefusal};
+use crate::tokens::level;
 
 /// If the disk takes longer than this for an append, nothing is answered early any more.
 const APPEND_TIME_MAX: Duration = Duration::from_secs(1);
@@ -246,9 +247,13 @@ impl EarlyAnswers {
     }
 }
 
-/// Whether a question shows names, attributes or extended attributes.
+/// Whether a question shows names, attributes or extended attributes, or opens a file that the session did not have open.
 pub(super) fn shows_names(question: &MetadataQuestion) -> bool {
-    is_look(question) || matches!(question, MetadataQuestion::ReadXattr { .. } | MetadataQuestion::ListXattrs { .. })
+    match question {
+        MetadataQuestion::ReadXattr { .. } | MetadataQuestion::ListXattrs { .. } => true,
+        MetadataQuestion::Open { level, .. } => *level != level::NONE,
+        _ => is_look(question),
+    }
 }
 
 /// Returns the inodes that a question and its answer are about; `None`: it waits for everything.

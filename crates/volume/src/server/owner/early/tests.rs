@@ -302,3 +302,36 @@ async fn wrong_repetitions_end_their_session() {
         assert!(is_ended(is_late, None).await && !is_ended(is_late, Some(defect)).await, "{defect:?}");
     }
 }
+
+/// What a session has removed, and told its programs so, is not opened on another host before the session repeats that:
+/// it may have dropped what it had written.
+#[tokio::test]
+async fn opens_wait_for_repeated_removals() {
+    let disk = Arc::new(SurvivingDisk(MemoryDevice::from_snapshot(&formatted().await)));
+    let mut owner = owner_of(&disk).await;
+    let [remover, opener, holder] = [1, 2, 3].map(|incarnation| begin(&mut owner, incarnation));
+    let made = operate(&mut owner, remover, create(ROOT, b"file".to_vec(), libc::S_IFREG | 0o644));
+    let ServerAnswer::Attributes(made) = made else { panic!("{made:?}") };
+    settle(&mut owner).await;
+    let mut owner = owner_of(&disk).await;
+    let open = |level| MetadataQuestion::Open { file: made.id(), level, is_direct: false };
+    assert_eq!(asked(&mut owner, holder, open(level::NONE)).len(), 1, "it has it open already");
+    let (frames, mut opened) = mpsc::unbounded_channel();
+    let (question, reply) = (open(level::READ), ReplySender::of_request(&frames, (opener, 0, 1)));
+    owner.apply(OwnerRequest::Ask { session: opener, question, reply });
+    let name = b"file".to_vec();
+    let unlink = MetadataOperation::Unlink { directory: ROOT, name, is_directory: false, expected: made.number };
+    sent(&mut owner, remover, AnswerTerms::Repeated { now_ns: 1 }, unlink);
+    assert!(messages(&mut opened).is_empty());
+    for session in [remover, opener, holder] {
+        let reply = ReplySender::of_request(&frames, (session, 0, 2));
+        owner.apply(OwnerRequest::Reclaim { session, held: Vec::new(), is_last: false, reply });
+    }
+    owner.act();
+    settle(&mut owner).await;
+    let opened = messages(&mut opened);
+    let is_stale =
+        |message: &VolumeMessage| matches!(message, VolumeMessage::Failure(why) if why.errno == libc::ESTALE);
+    assert!(opened.iter().any(is_stale), "{opened:?}");
+    assert!(owner.image.attributes(made.id()).is_ok(), "another session has it open");
+}
