@@ -66,16 +66,18 @@ impl VolumeClient {
     /// Truncates or extends a file at the server; a file with very many extents is truncated in several parts, from its
     /// end.
     async fn cut(&self, file: &Arc<ActiveFile>, mut from: u64, size: u64) -> Result<InodeAttributes, Error> {
-        let mut to = size;
+        let (mut to, mut is_partly_done) = (size, false);
         loop {
             match self.operate(MetadataOperation::Truncate { file: file.id, size: to }).await {
                 Ok(ServerAnswer::Attributes(attributes)) if to == size => return Ok(attributes),
                 Ok(ServerAnswer::Attributes(_)) => {
                     went_on();
+                    is_partly_done = true;
                     (from, to) = (to, size);
                 }
                 Ok(_) => return Err(Error::posix(libc::EIO)),
                 Err(error) if error.is_too_large() && from.saturating_sub(to) > BLOCK => to += (from - to) / 2,
+                Err(error) if is_partly_done => return Err(error.after_change()),
                 Err(error) => return Err(error),
             }
         }
@@ -119,7 +121,7 @@ impl VolumeClient {
         if grows {
             // A commit, because a truncation would free the blocks that the file has reserved behind `end`.
             content.size = end;
-            self.commit_locked(file, &mut content).await?;
+            self.commit_locked(file, &mut content).await.map_err(Error::after_change)?;
         }
         file.show(&content);
         drop(content);
@@ -134,12 +136,13 @@ impl VolumeClient {
         mode: u32,
     ) -> Result<InodeAttributes, Error> {
         let (mut start, mut end) = (range.start, range.end);
-        let mut may_return_space = true;
+        let (mut may_return_space, mut is_partly_done) = (true, false);
         loop {
             match self.operate(MetadataOperation::Allocate { file: file.id, start, end, mode }).await {
                 Ok(ServerAnswer::Attributes(attributes)) if end == range.end => return Ok(attributes),
                 Ok(ServerAnswer::Attributes(_)) => {
                     went_on();
+                    is_partly_done = true;
                     (start, end) = (end, range.end);
                 }
                 Ok(_) => return Err(Error::posix(libc::EIO)),
@@ -151,6 +154,7 @@ impl VolumeClient {
                     may_return_space = false;
                     self.return_all_space().await?;
                 }
+                Err(error) if is_partly_done => return Err(error.after_change()),
                 Err(error) => return Err(error),
             }
         }

@@ -56,6 +56,17 @@ impl Error {
         self.is_end() && !matches!(self, Error::Ended { may_be_done: true, .. })
     }
 
+    /// Makes the error of a call that has changed something before it failed: it must not be repeated in another session.
+    pub(crate) fn after_change(self) -> Error {
+        match self {
+            Error::Ended { reason, .. } => Error::Ended { reason, may_be_done: true },
+            Error::Refused(failure) if failure.code == RefusalCode::Ended => {
+                Error::Ended { reason: failure.to_string(), may_be_done: true }
+            }
+            other => other,
+        }
+    }
+
     /// Returns the error number for the caller of the system call.
     pub fn errno(&self) -> i32 {
         match self {
@@ -70,5 +81,24 @@ impl Error {
             Error::Device(error) if error.kind == DeviceErrorKind::Full => libc::ENOSPC,
             Error::Device(_) | Error::Server { .. } | Error::Ended { .. } => libc::EIO,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call that has cut a file, and then finds its session ended, must not be made again in the next one.
+    #[test]
+    fn partly_done_call_is_not_repeated() {
+        let ended = Error::Ended { reason: "the lease was over".to_owned(), may_be_done: false };
+        let refused = Error::Refused(ServerRefusal { code: RefusalCode::Ended, ..ServerRefusal::posix(libc::EIO) });
+        for error in [ended, refused] {
+            assert!(error.is_end() && error.is_end_before());
+            let error = error.after_change();
+            assert!(error.is_end() && !error.is_end_before(), "{error}");
+        }
+        let other = Error::posix(libc::ENOSPC).after_change();
+        assert!(!other.is_end() && other.errno() == libc::ENOSPC);
     }
 }

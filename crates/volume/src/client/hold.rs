@@ -537,7 +537,8 @@ impl VolumeClient {
     /// know the new end. It must be called without locks, because these kernels may first wait for the token.
     pub(super) async fn push_end(&self, file: &ActiveFile, end: u64) -> Result<(), Error> {
         if file.is_watched.load(Ordering::Acquire) {
-            self.look(MetadataQuestion::Push { file: file.id, size: end }).await?;
+            let pushed = self.look(MetadataQuestion::Push { file: file.id, size: end }).await;
+            pushed.map_err(Error::after_change)?;
         }
         Ok(())
     }

@@ -293,12 +293,19 @@ impl VolumeClient {
 
     /// Changes attributes. The size is changed first.
     pub async fn set_attributes(&self, id: FileId, mut changes: AttributeChanges) -> Result<InodeAttributes, Error> {
+        let is_cut = changes.size.is_some();
         if let Some(size) = changes.size.take() {
             let file = self.use_file(id, false);
             let truncated = self.truncate(&file, size).await;
             self.end_use(&file).await;
             truncated?;
         }
+        let changed = self.set_others(id, changes).await;
+        if is_cut { changed.map_err(Error::after_change) } else { changed }
+    }
+
+    /// Changes attributes other than the size.
+    async fn set_others(&self, id: FileId, changes: AttributeChanges) -> Result<InodeAttributes, Error> {
         if (AttributeChanges { judged: None, ..changes }) == AttributeChanges::default() {
             return self.attributes(id).await;
         }
