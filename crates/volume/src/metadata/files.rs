@@ -9,6 +9,7 @@ use super::access;
 use super::change::{Result, TableChange, damaged};
 use super::image::{AppendStamp, FREED_MAX, ImageParts};
 use super::names::{store_access, store_inode};
+use super::open::is_being_freed;
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
 use crate::format::{
@@ -71,6 +72,9 @@ impl ImageParts<'_> {
             _ => return Err(posix(libc::EINVAL)),
         };
         let mut found = inode(change.tables, file)?;
+        if found.links == 0 && is_being_freed(change.tables, file.inode) {
+            return Err(posix(libc::ESTALE));
+        }
         match operation {
             MetadataOperation::SetAttributes { changes, .. } => self.set(change, stamp, file, &mut found, changes)?,
             MetadataOperation::SetXattr { name, value, flags, .. } => {

@@ -123,6 +123,35 @@ fn restart_opens_only_listed_files() {
     assert_eq!(open(&mut image, other, held), Some(libc::ESTALE), "it had listed all");
 }
 
+/// An inode that is being freed is not changed any more: a restarted server frees it before sessions repeat such a change.
+#[test]
+fn freed_inodes_change_no_more() {
+    let (mut before, session) = image();
+    let mut made = |name| create_in(&mut before, session, ROOT, name, libc::S_IFREG | 0o644).unwrap().id();
+    let (freed, held) = (made("freed"), made("held"));
+    assert_eq!(open(&mut before, session, held), None);
+    ["freed", "held"].iter().for_each(|name| drop(operate(&mut before, session, &unlink(name)).unwrap()));
+    let chmod = |file| {
+        let changes = AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() };
+        MetadataOperation::SetAttributes { file, changes }
+    };
+    let stored = before.tables().clone();
+    for change in [chmod(freed), set(freed, b"user.a".to_vec(), vec![7])] {
+        assert_eq!(operate(&mut before, session, &change), Err(libc::ESTALE));
+    }
+    // What is open changes, and a restarted server can repeat that, although the file was closed meanwhile.
+    operate(&mut before, session, &chmod(held)).unwrap();
+    close(&mut before, session, held);
+    operate(&mut before, session, &chmod(held)).unwrap();
+    let mut image = MetadataImage::load(stored, &label(), 2).unwrap();
+    image.background(stamp()).unwrap();
+    for _ in 0..2 {
+        let number = image.next_number(session);
+        image.operate_again(stamp(), session, number, &chmod(held)).0.unwrap();
+    }
+    assert_eq!(operate(&mut image, session, &chmod(freed)), Err(libc::ESTALE), "it is gone");
+}
+
 /// Data that is not committed may be dropped with the last name only if no other session has the file open.
 #[test]
 fn removed_file_is_others_while_open() {

@@ -11,6 +11,14 @@ use super::change::Result;
 use super::image::MetadataImage;
 use crate::format::{LOST_TO_OTHERS, OrphanRecord, OrphanState, TableKey, TableKind};
 use crate::protocol::{InodeAttributes, MetadataOperation, ServerAnswer, ServerRefusal};
+use crate::tables::MetadataTables;
+
+/// Whether no session had an inode open when it lost its last name. It may be gone at any time, also after a restart
+/// before sessions repeat what they were told is done. So nothing of it may be opened or changed.
+pub(super) fn is_being_freed(tables: &MetadataTables, inode: u64) -> bool {
+    let orphan = tables.get(&TableKey::Orphan(inode)).and_then(|value| OrphanRecord::decode(value).ok());
+    orphan.is_some_and(|orphan| orphan.state == OrphanState::BeingFreed)
+}
 
 impl MetadataImage {
     /// Notes that a session has an inode open.
@@ -23,10 +31,11 @@ impl MetadataImage {
     /// name may have dropped what it had written, and an inode that is being freed is freed after a restart, too. After a
     /// restart a session lists what it has open.
     pub(super) fn may_open(&self, session: u64, inode: u64) -> bool {
-        let Some(orphan) = self.tables.get(&TableKey::Orphan(inode)) else { return true };
-        let is_being_freed = OrphanRecord::decode(orphan).is_ok_and(|orphan| orphan.state == OrphanState::BeingFreed);
+        if self.tables.get(&TableKey::Orphan(inode)).is_none() {
+            return true;
+        }
         let has_it_open = self.opened.get(&inode).is_some_and(|sessions| sessions.contains(&session));
-        !is_being_freed && (has_it_open || self.awaited.contains(&session))
+        !is_being_freed(&self.tables, inode) && (has_it_open || self.awaited.contains(&session))
     }
 
     /// Sets the flag in attributes that says whether the inode is lost to all other sessions: it has no name, and none of
@@ -76,11 +85,9 @@ impl MetadataImage {
     /// files, frees only orphans that none of these sessions can have open.
     pub(super) fn collect_orphans(&mut self) {
         let is_known = self.awaited.is_empty();
-        let found = self.tables.table(TableKind::Orphans).iter().filter_map(|(key, value)| {
+        let found = self.tables.table(TableKind::Orphans).keys().filter_map(|key| {
             let Ok(TableKey::Orphan(inode)) = TableKey::decode(TableKind::Orphans, key) else { return None };
-            let is_being_freed =
-                OrphanRecord::decode(value).is_ok_and(|orphan| orphan.state == OrphanState::BeingFreed);
-            let is_free = is_known || is_being_freed;
+            let is_free = is_known || is_being_freed(&self.tables, inode);
             (is_free && !self.opened.contains_key(&inode)).then_some(inode)
         });
         let found: Vec<u64> = found.collect();

@@ -296,6 +296,26 @@ async fn is_ended(is_late: bool, defect: Option<EarlyDefect>) -> bool {
     owner.image.is_active(session).is_err()
 }
 
+/// A new server frees what had lost its last name and was open nowhere, before sessions repeat anything. So a change of it
+/// is refused: it could not be repeated, and the session would be ended.
+#[tokio::test]
+async fn change_of_freed_file_is_refused() {
+    let disk = Arc::new(SurvivingDisk(MemoryDevice::from_snapshot(&formatted().await)));
+    let mut owner = owner_of(&disk).await;
+    let [first, second] = [begin(&mut owner, 1), begin(&mut owner, 2)];
+    let create_file = create(ROOT, b"file".to_vec(), libc::S_IFREG | 0o644);
+    let ServerAnswer::Attributes(made) = operate(&mut owner, first, create_file) else { panic!("it is made") };
+    let (directory, name) = (ROOT, b"file".to_vec());
+    operate(&mut owner, second, MetadataOperation::Unlink { directory, name, is_directory: false, expected: 0 });
+    settle(&mut owner).await;
+    let answers = sent(&mut owner, first, AnswerTerms::Early, chmod(made.id()));
+    assert!(answers.is_empty(), "a refusal waits for the disk, so that it is not repeated: {answers:?}");
+    let mut owner = owner_of(&disk).await;
+    owner.background().await.expect("it is freed");
+    sent(&mut owner, first, AnswerTerms::Early, chmod(made.id()));
+    assert!(owner.image.is_active(first).is_ok());
+}
+
 #[tokio::test]
 async fn wrong_repetitions_end_their_session() {
     for (is_late, defect) in [(true, EarlyDefect::RepeatedLate), (false, EarlyDefect::ResultIgnored)] {
