@@ -47,7 +47,6 @@ pub(crate) struct ActiveFile {
 }
 
 /// The data token of a file: it covers bytes, size, map and modification time.
-#[derive(Default)]
 pub(crate) struct DataToken {
     state: Mutex<TokenHolding>,
     /// Notified when the state changes: waiting calls check it again.
@@ -57,6 +56,12 @@ pub(crate) struct DataToken {
 }
 
 impl DataToken {
+    /// Makes the state of a token that is not held; grants up to this number may have been returned.
+    fn after(returned_to: u64) -> DataToken {
+        let state = Mutex::new(TokenHolding::after(returned_to));
+        DataToken { state, changed: Notify::new(), giving: tokio::sync::Mutex::default() }
+    }
+
     /// Locks and returns the state. The lock must not be held across an await.
     pub fn state(&self) -> MutexGuard<'_, TokenHolding> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -143,8 +148,8 @@ pub(crate) struct ShownAttributes {
 }
 
 impl ActiveFile {
-    /// Makes the state of a file without handles.
-    pub fn new(id: FileId, is_open: bool) -> ActiveFile {
+    /// Makes the state of a file without handles. An earlier state of it may have returned grants up to this number.
+    pub fn new(id: FileId, is_open: bool, returned_to: u64) -> ActiveFile {
         ActiveFile {
             id,
             content: RwLock::default(),
@@ -154,7 +159,7 @@ impl ActiveFile {
             is_direct: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             is_emptied: AtomicBool::new(false),
-            hold: DataToken::default(),
+            hold: DataToken::after(returned_to),
             accessed: Mutex::default(),
             locks: Mutex::default(),
             failures: Mutex::default(),

@@ -363,9 +363,14 @@ impl VolumeClient {
     /// [`Create`](crate::protocol::MetadataOperation::Create) in progress can bring a grant for it.
     fn recalled_file(&self, held: &TokenGrant) -> Option<Arc<ActiveFile>> {
         let mut creating = lock(&self.shared.holds.creating);
-        let file = self.file(held.token.object).filter(|_| held.token.what == TokenAspect::Data);
-        if file.is_none() && creating.calls > 0 {
-            creating.returned.insert(held.token.object, held.sequence);
+        let mut files = lock(&self.shared.files);
+        let file = files.get(held.token.object).filter(|_| held.token.what == TokenAspect::Data).cloned();
+        if file.is_none() {
+            // A state that is made from now on must not take this grant: the caller returns it.
+            files.note_returned(held.sequence);
+            if creating.calls > 0 {
+                creating.returned.insert(held.token.object, held.sequence);
+            }
         }
         file
     }
@@ -541,7 +546,7 @@ impl VolumeClient {
     }
 
     fn files(&self) -> Vec<Arc<ActiveFile>> {
-        lock(&self.shared.files).values().cloned().collect()
+        lock(&self.shared.files).active.values().cloned().collect()
     }
 
     /// Tells a restarted server which locks and tokens are held.

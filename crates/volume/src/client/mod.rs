@@ -100,13 +100,38 @@ struct SharedClient {
     /// Wakes the search for siblings that have ended.
     siblings: Notify,
     session: ClientSession,
-    files: Mutex<HashMap<u64, Arc<ActiveFile>>>,
+    files: Mutex<KnownFiles>,
     dirty: Mutex<BTreeSet<FileId>>,
     space: tokio::sync::Mutex<SpacePool>,
     holds: SessionTokens,
     accesses: UnreportedAccesses,
     works: ClientWork,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The files in use.
+#[derive(Default)]
+struct KnownFiles {
+    active: HashMap<u64, Arc<ActiveFile>>,
+    /// The highest number of a grant of a file that is forgotten. The server may not have its return yet, and answer the
+    /// next request for the token of this file with the same grant.
+    returned_to: u64,
+}
+
+impl KnownFiles {
+    fn get(&self, id: FileId) -> Option<&Arc<ActiveFile>> {
+        self.active.get(&id.inode).filter(|file| file.id == id)
+    }
+
+    /// Whether this is still the state by which the session knows the file.
+    fn has(&self, file: &Arc<ActiveFile>) -> bool {
+        self.get(file.id).is_some_and(|known| Arc::ptr_eq(known, file))
+    }
+
+    /// Notes a grant that is returned, of a file that is not known any more.
+    fn note_returned(&mut self, sequence: u64) {
+        self.returned_to = self.returned_to.max(sequence);
+    }
 }
 
 /// What free blocks are taken for.
@@ -236,7 +261,7 @@ impl VolumeClient {
 
     /// Returns the number of files with uncommitted data.
     pub fn uncommitted(&self) -> usize {
-        lock(&self.shared.files).values().filter(|file| file.shown().is_dirty).count()
+        lock(&self.shared.files).active.values().filter(|file| file.shown().is_dirty).count()
     }
 
     fn device(&self) -> &SharedDevice {
@@ -277,20 +302,18 @@ impl VolumeClient {
     }
 
     fn file(&self, id: FileId) -> Option<Arc<ActiveFile>> {
-        lock(&self.shared.files).get(&id.inode).filter(|file| file.id == id).cloned()
+        lock(&self.shared.files).get(id).cloned()
     }
 
     /// Returns the state of a file, with one user added; it is made if the file is not in use.
     fn use_file(&self, id: FileId, is_open: bool) -> Arc<ActiveFile> {
         let mut files = lock(&self.shared.files);
-        let file = match files.get(&id.inode) {
-            Some(file) if file.id == id => file.clone(),
-            _ => {
-                let file = Arc::new(ActiveFile::new(id, is_open));
-                files.insert(id.inode, file.clone());
-                file
-            }
-        };
+        let known = files.get(id).cloned();
+        let file = known.unwrap_or_else(|| {
+            let file = Arc::new(ActiveFile::new(id, is_open, files.returned_to));
+            files.active.insert(id.inode, file.clone());
+            file
+        });
         file.add_user();
         file
     }
@@ -299,7 +322,7 @@ impl VolumeClient {
     /// must follow. A recall does not find a state that was forgotten, so such a state must not get a token.
     fn use_again(&self, file: &Arc<ActiveFile>) -> bool {
         let files = lock(&self.shared.files);
-        let is_known = files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file));
+        let is_known = files.has(file);
         if is_known {
             file.add_user();
         }
@@ -309,7 +332,7 @@ impl VolumeClient {
     /// Returns the state of a file that is in use, or has uncommitted data, with one user added.
     fn use_known(&self, id: FileId) -> Option<Arc<ActiveFile>> {
         let files = lock(&self.shared.files);
-        let file = files.get(&id.inode).filter(|file| file.id == id)?;
+        let file = files.get(id)?;
         file.add_user();
         Some(file.clone())
     }
@@ -323,11 +346,10 @@ impl VolumeClient {
 
     fn forget_file(&self, file: &Arc<ActiveFile>) {
         let mut files = lock(&self.shared.files);
-        if files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file))
-            && !file.is_used()
-            && file.hold.state().is_idle()
-        {
-            files.remove(&file.id.inode);
+        let state = file.hold.state();
+        if files.has(file) && !file.is_used() && state.is_idle() {
+            files.active.remove(&file.id.inode);
+            files.note_returned(state.sequence());
         }
     }
 

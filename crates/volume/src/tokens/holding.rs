@@ -56,6 +56,8 @@ struct PageInvalidation {
 pub struct TokenHolding {
     level: u8,
     sequence: u64,
+    /// Grants up to this number may have been returned before this state was made.
+    returned_to: u64,
     /// The level that was requested and not granted yet.
     acquiring: Option<u8>,
     early: Vec<Recalled>,
@@ -69,6 +71,12 @@ pub struct TokenHolding {
 }
 
 impl TokenHolding {
+    /// Makes the state of a token of which nothing is held. An earlier state of it may have been forgotten, after its
+    /// grant was returned; the number of that grant is at most `returned_to`.
+    pub fn after(returned_to: u64) -> TokenHolding {
+        TokenHolding { returned_to, ..TokenHolding::default() }
+    }
+
     /// Returns the level.
     pub fn level(&self) -> u8 {
         self.level
@@ -109,10 +117,11 @@ impl TokenHolding {
         is_wanted
     }
 
-    /// Records that a request was granted. Returns the recalls that arrived before the grant.
+    /// Records that a request was granted. Returns the recalls that arrived before the grant. A grant that was returned
+    /// does not count: a server answers with it until it has the return, and then it may be granted to others.
     pub fn granted(&mut self, level: u8, sequence: u64) -> Vec<Recalled> {
         self.acquiring = None;
-        if sequence > self.sequence {
+        if sequence > self.sequence.max(self.returned_to) {
             (self.level, self.sequence) = (level, sequence);
         }
         std::mem::take(&mut self.early)

@@ -87,6 +87,31 @@ fn recall_repeats_lost_grant() {
     assert_eq!(granted(&arbiter.take_actions()).map(|(session, _)| session), Some(2));
 }
 
+/// A client that forgets a file after it returned the token may request it again before the server has the return.
+#[test]
+fn forgotten_file_ignores_returned_grant() {
+    let mut arbiter = TokenArbiter::new(1, []);
+    arbiter.acquire(0, 1, TOKEN, level::WRITE, 1, true);
+    let (_, first) = granted(&arbiter.take_actions()).expect("nobody holds it");
+    arbiter.acquire(MINIMUM_MS, 2, TOKEN, level::WRITE, 2, true);
+    arbiter.take_actions();
+    // The return is on its way, and the state of the file is made again.
+    let mut holding = TokenHolding::after(first.sequence);
+    assert!(holding.wants(level::WRITE));
+    arbiter.acquire(MINIMUM_MS + 1, 1, TOKEN, level::WRITE, 3, true);
+    let (_, again) = granted(&arbiter.take_actions()).expect("it seems to hold it");
+    assert_eq!(holding.granted(again.level, again.sequence), []);
+    arbiter.returned(MINIMUM_MS + 2, 1, held(level::NONE, first.sequence));
+    assert_eq!(granted(&arbiter.take_actions()).map(|(session, _)| session), Some(2));
+    assert_eq!(holding.level(), level::NONE, "the other session holds it");
+    // A return that was lost is requested again, and the next grant counts.
+    let recalled = (first.sequence, level::NONE, RecallReason::Conflict);
+    assert_eq!(holding.recalled(recalled), RecallOutcome::Answer(level::NONE));
+    assert!(holding.wants(level::WRITE));
+    holding.granted(level::WRITE, first.sequence + 2);
+    assert!(holding.admits(level::WRITE));
+}
+
 /// A session whose grant was lost does not wait behind those who wait for that grant.
 #[test]
 fn lost_grant_skips_the_queue() {
