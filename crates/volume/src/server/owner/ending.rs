@@ -196,6 +196,26 @@ mod tests {
         assert_eq!(owner.overview().set_aside, [(silent, "h".to_owned())]);
     }
 
+    /// A server that runs for longer than a lease has heard a session that begins, although it has not renewed yet.
+    #[tokio::test]
+    async fn new_session_is_not_silent() {
+        let mut owner = owner().await;
+        let earlier = begin(&mut owner, 1);
+        let (_, session) = owner.image.sessions().pop().expect("it is there");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(11)).await;
+        let (reply, mut number) = tokio::sync::oneshot::channel();
+        let session = SessionRecord { incarnation: [2; 16], ..session };
+        owner.apply(OwnerRequest::Begin { session, connection: 1, reply });
+        let silence = |owner: &MetadataOwner, session| owner.presence.silence(session).answered_ms;
+        let silent: Vec<u64> = owner.overview().silent.into_iter().map(|(number, _)| number).collect();
+        assert_eq!(silent, [earlier]);
+        tokio::time::resume();
+        settle(&mut owner).await;
+        let began = number.try_recv().expect("it is answered").expect("it begins");
+        assert!(silence(&owner, began) < 5000 && silence(&owner, earlier) >= 11_000);
+    }
+
     #[tokio::test]
     async fn siblings_word_frees_what_was_held() {
         let mut owner = owner().await;
