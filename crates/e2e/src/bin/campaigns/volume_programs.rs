@@ -2,8 +2,8 @@
 //! `e2e-campaigns volume-programs --rounds 70 --seed 7`.
 //!
 //! The exit code is 0 only if each program ran, in each round the other mounts had everything that was stored, the
-//! volume's check found no problem after each round, enough servers were killed while each program ran, and each check
-//! failed after something was changed on purpose. It is 77 if all is well, but a program is not installed.
+//! volume's check found no problem and no file after each round, enough servers were killed while each program ran, and
+//! each check failed after something was changed on purpose. It is 77 if all is well, but a program is not installed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -157,7 +157,7 @@ fn series(rounds: &[PlannedRound], kit: &ProgramKit, mut add: impl FnMut(&Planne
                 let name = mount.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 ensure!(!volume.log(&name).contains("is ended"), "the session of {name} was ended");
             }
-            volume.finish_whole()?;
+            volume.finish_empty()?;
             Ok(done)
         };
         let done = run().map_err(|error| error.context(format!("{:?} with seed {}", plan.program, plan.seed)))?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 
-use super::{ProgramRound, RoundFolders, run};
+use super::{ProgramCounts, ProgramRound, RoundFolders, run};
 
 /// The number of units of a C program.
 const UNITS: u64 = 12;
@@ -29,7 +29,7 @@ impl ProgramRound for CompilerRound {
         run(Command::new("truncate").args(["-s", "100"]).arg(folders.there.join("unit_3.o"))).map(drop)
     }
 
-    fn check(&self, folders: &RoundFolders, _stored: u64) -> Result<()> {
+    fn check(&self, folders: &RoundFolders, _done: &ProgramCounts) -> Result<()> {
         check_compiled(folders)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{ProgramRound, RoundFolders, run};
+use super::{ProgramCounts, ProgramRound, RoundFolders, run};
 
 /// The number of transactions of a database.
 const TRANSACTIONS: u64 = 60;
@@ -34,8 +34,8 @@ impl ProgramRound for DatabaseRound {
         run(&mut sqlite(&folders.there.join("database"), "DELETE FROM t WHERE id = 7;")).map(drop)
     }
 
-    fn check(&self, folders: &RoundFolders, stored: u64) -> Result<()> {
-        check_database(folders, stored, true)
+    fn check(&self, folders: &RoundFolders, done: &ProgramCounts) -> Result<()> {
+        check_database(folders, done.stored, true)
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
 
-use super::{ProgramRound, RoundFolders, RoundPace, run, tool};
+use super::{ProgramCounts, ProgramRound, RoundFolders, RoundPace, run, tool};
 use crate::content::body;
 use crate::guard::{GuardedProcess, describe};
 use crate::rng::mix;
@@ -160,7 +160,7 @@ impl ProgramRound for MaildirRound {
         run(tool("sh").args(["-c", script]).current_dir(maildir(&folders.there))).map(drop)
     }
 
-    fn check(&self, folders: &RoundFolders, _stored: u64) -> Result<()> {
+    fn check(&self, folders: &RoundFolders, _done: &ProgramCounts) -> Result<()> {
         for mount in folders.every() {
             let compare =
                 MaildirProgram::Compare { maildir: maildir(mount), count: messages(folders), seed: folders.seed };

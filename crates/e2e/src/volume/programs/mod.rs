@@ -228,7 +228,7 @@ trait ProgramRound: Sync {
     fn spoil(&self, folders: &RoundFolders) -> Result<()>;
 
     /// Checks the result on other mounts, after the end of the program and a restart of the server.
-    fn check(&self, folders: &RoundFolders, stored: u64) -> Result<()>;
+    fn check(&self, folders: &RoundFolders, done: &ProgramCounts) -> Result<()>;
 }
 
 /// Runs a program while the server is killed, and checks the result of its work.
@@ -241,7 +241,7 @@ pub fn round(
     let mut rng = SeededRng::new(plan.seed);
     let (program, folders) = (plan.program.round(), RoundFolders::new(volume, mounts, plan.seed, kit, &mut rng)?);
     let done = run_killed(volume, program.as_ref(), &folders, &mut rng)?;
-    check(volume, program.as_ref(), &folders, done.stored)?;
+    check(volume, program.as_ref(), &folders, &done)?;
     run(Command::new("rm").arg("-rf").arg(&folders.there))?;
     for gone in folders.every() {
         ensure!(fs::symlink_metadata(gone).is_err(), "{} is not removed", gone.display());
@@ -262,7 +262,7 @@ pub fn planted_round(
     let (program, folders) = (plan.program.round(), RoundFolders::new(volume, mounts, plan.seed, kit, &mut rng)?);
     let done = run_killed(volume, program.as_ref(), &folders, &mut rng)?;
     program.spoil(&folders)?;
-    Ok(check(volume, program.as_ref(), &folders, done.stored).err())
+    Ok(check(volume, program.as_ref(), &folders, &done).err())
 }
 
 /// Runs a program while the server is killed.
@@ -299,11 +299,16 @@ fn run_killed(
 }
 
 /// Checks the result of a program on all mounts.
-fn check(volume: &mut VolumeRig, program: &dyn ProgramRound, folders: &RoundFolders, stored: u64) -> Result<()> {
+fn check(
+    volume: &mut VolumeRig,
+    program: &dyn ProgramRound,
+    folders: &RoundFolders,
+    done: &ProgramCounts,
+) -> Result<()> {
     // Restart the server, so that the result does not depend on its memory.
     volume.kill_server();
     volume.serve()?;
-    program.check(folders, stored)?;
+    program.check(folders, done)?;
     for other in [&folders.there, &folders.third] {
         run(Command::new("diff").args(["-r", "--no-dereference"]).arg(&folders.here).arg(other))?;
     }

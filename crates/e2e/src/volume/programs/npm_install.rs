@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 
-use super::{ProgramRound, RoundFolders, RoundPace, list, run, tool};
+use super::{ProgramCounts, ProgramRound, RoundFolders, RoundPace, list, run, tool};
 
 /// Prints the kind, mode and target of everything in a folder, and the checksum of each file.
 const DESCRIBE: &str = "set -e; find . -printf '%y %m %n %l %p\\n' | grep -v '^d' | sort; \
@@ -44,7 +44,8 @@ impl ProgramRound for NpmInstallRound {
         run(tool("chmod").arg("700").arg(tool_link)).map(drop)
     }
 
-    fn check(&self, folders: &RoundFolders, stored: u64) -> Result<()> {
+    fn check(&self, folders: &RoundFolders, done: &ProgramCounts) -> Result<()> {
+        let stored = done.stored;
         let local = folders.beside.join("project");
         fs::create_dir_all(&local)?;
         install(folders, &local)?;

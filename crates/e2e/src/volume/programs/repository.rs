@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 
-use super::{ProgramRound, RoundFolders, run};
+use super::{ProgramCounts, ProgramRound, RoundFolders, run};
 
 /// The number of commits of a repository.
 const COMMITS: u64 = 3;
@@ -40,7 +40,7 @@ impl ProgramRound for RepositoryRound {
         run(Command::new("sh").args(["-c", script]).current_dir(folders.there.join("repository"))).map(drop)
     }
 
-    fn check(&self, folders: &RoundFolders, _stored: u64) -> Result<()> {
+    fn check(&self, folders: &RoundFolders, _done: &ProgramCounts) -> Result<()> {
         check_repository(folders)
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{ProgramRound, RoundFolders, run, tool};
+use super::{ProgramCounts, ProgramRound, RoundFolders, run, tool};
 use crate::guard::{GuardedProcess, describe};
 
 /// The longest time of a half.
@@ -66,7 +66,7 @@ impl ProgramRound for SharedCompileRound {
         run(tool("sh").args(["-c", script]).arg(object).current_dir(&folders.beside)).map(drop)
     }
 
-    fn check(&self, folders: &RoundFolders, _stored: u64) -> Result<()> {
+    fn check(&self, folders: &RoundFolders, _done: &ProgramCounts) -> Result<()> {
         check_result(folders)?;
         let source = folders.beside.join("source");
         run(make(&source, "program").arg("-j2").arg("DONE=/dev/null"))?;

@@ -32,7 +32,7 @@ fn programs_of_three_mounts_agree() {
             let done = round(&mut volume, &mounts, &PlannedRound { program, seed }, &kit)?;
             println!("{program:?}: {done:?}");
         }
-        volume.finish_whole()
+        volume.finish_empty()
     };
     run().unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
 }
