@@ -270,7 +270,14 @@ pub const CAMPAIGNS: &[SoakCampaign] = &[
         program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-programs" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
-        extents: &[("{rounds}", "50", "3")],
+        extents: &[("{rounds}", "70", "7")],
+    },
+    SoakCampaign {
+        name: "volume-programs-local-names",
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-programs" },
+        arguments: &["--local-names", "--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "70", "7")],
     },
     SoakCampaign {
         name: "volume-databases",

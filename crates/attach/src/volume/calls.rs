@@ -51,6 +51,13 @@ async fn changed<const COUNT: usize>(this: &This, files: [Option<FileId>; COUNT]
     }
 }
 
+/// What a call that uses the names of a directory returns if another host has removed the directory: ENOENT, as on a local
+/// disk. The directory was empty, so this is also right for a path that leads to another directory now: the kernel
+/// followed it when it led to this one.
+pub(super) fn of_removed(error: Errno) -> Errno {
+    if error.number() == libc::ESTALE { Errno::new(libc::ENOENT) } else { error }
+}
+
 /// Makes a call that changes nothing, in a living session; repeats it in the next session if that one ended.
 macro_rules! ask {
     ($this:ident, $client:ident, $call:expr) => {
@@ -120,7 +127,11 @@ impl FoundInode {
 
 pub async fn stat(this: This, node: u64) -> Result<InodeAttributes> {
     let id = this.nodes.id(node)?;
-    ask!(this, client, client.attributes(id))
+    match ask!(this, client, client.attributes(id)) {
+        // Another host has removed it.
+        Err(error) if error.number() == libc::ESTALE => this.open_directories.removed(node).ok_or(error),
+        found => found,
+    }
 }
 
 pub async fn set(this: This, node: u64, change: SetAttributes, caller: RequestCaller) -> Result<InodeAttributes> {
@@ -523,11 +534,12 @@ impl FoundNames {
     }
 }
 
+/// Lists a directory. *Errors*: ENOENT, as on a local disk, if the directory was removed after it was opened.
 pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> Result<FoundNames> {
     let directory = this.nodes.id(node)?;
     let mut listing = DirectoryListing::new(size, plus);
     if offset < NAMES_START {
-        let found = stat(this.clone(), node).await?;
+        let found = ask!(this, client, client.attributes(directory)).map_err(of_removed)?;
         this.note_access(&found);
         let parent = found.inode.parent;
         let none = LookupEntry::default();
@@ -538,7 +550,7 @@ pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> 
     }
     let cookie = offset.saturating_sub(NAMES_START);
     let entries = (size / if plus { ENTRY_BYTES.1 } else { ENTRY_BYTES.0 }).clamp(1, ENTRIES_MAX);
-    let (names, _) = ask!(this, client, client.list(directory, cookie, entries))?;
+    let (names, _) = ask!(this, client, client.list(directory, cookie, entries)).map_err(of_removed)?;
     Ok(FoundNames { listing, names, plus })
 }
 

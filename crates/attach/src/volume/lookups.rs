@@ -9,7 +9,7 @@ use nectary_fuse::{Errno, LookupEntry};
 use nectary_volume::client::EarlierName;
 use nectary_volume::protocol::{FileId, InodeAttributes};
 
-use super::calls::{FoundInode, Result, This, ask, check_name, refused};
+use super::calls::{FoundInode, Result, This, ask, check_name, of_removed, refused};
 use super::serve::VolumeFileSystem;
 
 pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Result<FoundInode> {
@@ -18,7 +18,7 @@ pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Res
     }
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
-    let found = match ask!(this, client, client.look_up(directory, &name)) {
+    let found = match ask!(this, client, client.look_up(directory, &name)).map_err(of_removed) {
         Err(error) if error.number() == libc::ENOENT => {
             this.shown.note_looked(thread, directory, &name, None);
             return Err(error);

@@ -14,7 +14,7 @@ pub mod cargo;
 pub mod git;
 pub mod npm;
 pub mod pip;
-mod small_server;
+pub(crate) mod small_server;
 mod split;
 
 use crate::access_log::{self, AccessLogEntry};

@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 /// The lease of a volume's server, if no other is named: long enough for a disk that a busy machine keeps waiting, short
 /// enough for tests that wait for the end of one.
 const LEASE: &str = "3s";
+/// The time that a server has to free files without a name.
+const FREE_TIME: Duration = Duration::from_millis(500);
 /// The time limit of every wait.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
@@ -252,6 +254,28 @@ impl VolumeRig {
     pub fn finish_whole(&mut self) -> Result<()> {
         let check = self.finish()?;
         ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+        Ok(())
+    }
+
+    /// As [`finish_whole`](Self::finish_whole), and requires that the volume has no file, and no space in use by one.
+    pub fn finish_empty(&mut self) -> Result<()> {
+        self.finish_whole()?;
+        let began = Instant::now();
+        while let Err(error) = self.require_empty() {
+            ensure!(began.elapsed() < LIMIT, "{error:#}");
+            // Files without a name are freed in the background, also after the next start.
+            self.serve()?;
+            std::thread::sleep(FREE_TIME);
+            self.stop_server()?;
+        }
+        Ok(())
+    }
+
+    fn require_empty(&self) -> Result<()> {
+        let info: Value = serde_json::from_str(&self.run(&["volume", "info", &self.disk(), "--json"])?)?;
+        for (field, expected) in [("inodes", 1), ("data_bytes", 0), ("granted_bytes", 0), ("quarantined_bytes", 0)] {
+            ensure!(info[field] == expected, "{field} is {}, not {expected}, of an empty volume", info[field]);
+        }
         Ok(())
     }
 

@@ -553,3 +553,28 @@ fn relatime_and_whiteouts_follow_rules() {
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
+
+/// A directory that is open on one mount and removed on another is empty, has no names and no links, as on a local disk.
+#[test]
+fn open_directory_removed_elsewhere_is_empty() {
+    let Some(mut volume) = volume("256M") else { return };
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    fs::create_dir(first.join("d")).expect("it is made");
+    fs::write(first.join("d/name"), b"bytes").expect("it is written");
+    let (open, listing) = (File::open(first.join("d")), fs::read_dir(first.join("d")));
+    let (open, listing) = (open.expect("it opens"), listing.expect("it opens"));
+    fs::remove_dir_all(second.join("d")).expect("it is removed");
+    let found = open.metadata().expect("it is open");
+    assert!(found.is_dir() && found.nlink() == 0, "{found:?}");
+    let listed: Vec<_> = listing.collect();
+    assert!(listed.is_empty(), "{listed:?}");
+    // The names in it are looked up in the open directory.
+    let name = c"name";
+    // SAFETY: the name is a string that ends with a zero byte, and the descriptor is open.
+    let opened = unsafe { libc::openat(open.as_raw_fd(), name.as_ptr(), libc::O_RDONLY) };
+    assert_eq!((opened, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOENT)));
+    assert!(!first.join("d").exists());
+    drop(open);
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
