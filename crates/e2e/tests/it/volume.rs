@@ -14,3 +14,4 @@ mod second_server;
 mod sessions;
 mod shared;
 mod takeover;
+mod trees;
