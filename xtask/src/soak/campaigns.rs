@@ -293,12 +293,20 @@ pub const CAMPAIGNS: &[SoakCampaign] = &[
         environment: &[],
         extents: &[("{rounds}", "20", "3")],
     },
+    // Ten rounds, which are the default, make a million calls.
     SoakCampaign {
         name: "volume-tree",
         program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-tree" },
         arguments: &["--operations", "{operations}", "--calls", "{calls}", "--seed", "{seed}"],
         environment: &[],
-        extents: &[("{operations}", "20000", "2000"), ("{calls}", "20000", "3000")],
+        extents: &[("{operations}", "20000", "2000"), ("{calls}", "100000", "2000")],
+    },
+    SoakCampaign {
+        name: "volume-tree-local-names",
+        program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-tree" },
+        arguments: &["--only", "trees", "--local-names", "--calls", "{calls}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{calls}", "100000", "2000")],
     },
     SoakCampaign {
         name: "volume-kills",

@@ -44,10 +44,15 @@ pub fn keep_names_local() {
     LOCAL_NAMES.store(true, Ordering::Relaxed);
 }
 
+/// Whether all later mounts of this process get `--local-names`.
+pub fn keeps_names_local() -> bool {
+    LOCAL_NAMES.load(Ordering::Relaxed)
+}
+
 /// The options of a mount: these, and those of all mounts of this process.
 fn mount_options<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut options = more.to_vec();
-    if LOCAL_NAMES.load(Ordering::Relaxed) {
+    if keeps_names_local() {
         options.push("--local-names");
     }
     options
@@ -180,6 +185,11 @@ impl VolumeRig {
         self.mounts[index].as_ref().map_or(0, GuardedProcess::id)
     }
 
+    /// The number of the server's process.
+    pub fn server_process(&self) -> u32 {
+        self.server.as_ref().map_or(0, GuardedProcess::id)
+    }
+
     /// Mounts it once more, from a server at this address, with further options; returns where.
     pub fn mount_from(&mut self, address: &str, more: &[&str]) -> Result<PathBuf> {
         self.mount_by(&self.disk(), address, more)
@@ -191,7 +201,25 @@ impl VolumeRig {
     }
 
     fn mount_by(&mut self, disk: &str, address: &str, more: &[&str]) -> Result<PathBuf> {
-        let index = self.mounts.len();
+        let (directory, process) = self.begin_mount(self.mounts.len(), disk, address, more)?;
+        self.mounts.push(Some(process));
+        Ok(directory)
+    }
+
+    /// Mounts it again at the place of a mount that was killed, from a server at this address.
+    pub fn mount_again(&mut self, index: usize, address: &str) -> Result<()> {
+        let (_, process) = self.begin_mount(index, &self.disk(), address, &[])?;
+        self.mounts[index] = Some(process);
+        Ok(())
+    }
+
+    fn begin_mount(
+        &self,
+        index: usize,
+        disk: &str,
+        address: &str,
+        more: &[&str],
+    ) -> Result<(PathBuf, GuardedProcess)> {
         let directory = self.scratch.join(&format!("m{index}"));
         fs::create_dir_all(&directory)?;
         let shown = directory.display().to_string();
@@ -199,8 +227,7 @@ impl VolumeRig {
         let command =
             self.command(&[&["volume", "mount", disk, &shown, "--server", address], &options[..]].concat())?;
         let process = started(command, &self.scratch.join(&format!("m{index}.log")), "/")?;
-        self.mounts.push(Some(process));
-        Ok(directory)
+        Ok((directory, process))
     }
 
     /// Kills a mount's process.
@@ -208,7 +235,8 @@ impl VolumeRig {
         if let Some(mut process) = self.mounts[index].take() {
             process.kill();
         }
-        let _ = Command::new("umount").args(["-q", "-l"]).arg(self.scratch.join(&format!("m{index}"))).status();
+        let place = self.scratch.join(&format!("m{index}"));
+        let _ = apart::apart(move || Command::new("umount").args(["-q", "-l"]).arg(place).status());
     }
 
     /// Kills the processes of all mounts: this ends every call on them.

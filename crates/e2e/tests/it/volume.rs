@@ -15,3 +15,4 @@ mod second_server;
 mod sessions;
 mod shared;
 mod takeover;
+mod trees;

@@ -3,8 +3,9 @@
 //!
 //! Runs fsx on one mount, and compares its file on the other mount. Runs pjdfstest twice, once on one mount and once
 //! with calls that go to both mounts in turn, and compares the results with those on this machine's own file system.
-//! Makes random calls, and compares their results with those on this machine's own file system. The exit code is 0 only
-//! if everything ran and passed, and each check failed when a fault was planted.
+//! Makes random calls on three mounts, and compares their results with those on this machine's own file system, while
+//! mounts and the server are killed, stopped and cut off: `--only trees --calls 20000 --faults 70`. The exit code is 0
+//! only if everything ran and passed, as often as it should, and each check failed when a mistake was planted.
 
 use std::process::ExitCode;
 
@@ -12,9 +13,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use nectary_e2e::live::missing;
 use nectary_e2e::report::seed_or_new;
+use nectary_e2e::volume::VolumeRig;
 use nectary_e2e::volume::exercise::exercise;
 use nectary_e2e::volume::posix::{self, kind_of};
-use nectary_e2e::volume::{VolumeRig, trees};
+use nectary_e2e::volume::trees::{self, PlantedMistake, TreeFault, TreePlan};
 use std::path::PathBuf;
 
 use crate::rounds::{MountChoice, NotRunPolicy, ProblemCounter, first_line};
@@ -28,6 +30,12 @@ pub struct VolumeTreeArguments {
     /// Random calls
     #[arg(long, default_value_t = 20_000)]
     calls: u64,
+    /// The number of mounts on which random calls are made
+    #[arg(long, default_value_t = 3)]
+    hosts: usize,
+    /// The number of faults during the random calls; by default one for 280 calls, and each kind at least once
+    #[arg(long)]
+    faults: Option<u64>,
     /// The seed of fsx and of the calls; a new one is drawn and printed by default
     #[arg(long)]
     seed: Option<u64>,
@@ -41,8 +49,13 @@ pub struct VolumeTreeArguments {
 /// The minimum number of comparisons with the other mount while fsx runs.
 const LOOKS_MIN: u64 = 5;
 
-/// One of the program's checks, which runs on a volume with two mounts.
-type Part<'a> = dyn Fn(&mut VolumeRig, [PathBuf; 2]) -> Result<()> + 'a;
+/// The number of random calls for each fault.
+const CALLS_PER_FAULT: u64 = 280;
+/// The calls and the faults of a run with a planted mistake.
+const PLANTED: [u64; 2] = [600, 2];
+
+/// One of the program's checks.
+type Part<'a> = dyn Fn() -> Result<()> + 'a;
 
 /// Runs the campaign.
 pub fn campaign(arguments: &VolumeTreeArguments) -> Result<ExitCode> {
@@ -54,15 +67,15 @@ pub fn campaign(arguments: &VolumeTreeArguments) -> Result<ExitCode> {
     println!("volume-tree: seed {seed}");
     let mut problems = ProblemCounter::default();
     let parts: [(&str, &Part<'_>); 3] = [
-        ("fsx", &|volume, mounts| exercised(volume, mounts, arguments.operations, seed)),
-        ("trees", &|volume, mounts| drawn(volume, mounts, arguments.calls, seed)),
-        ("posix", &tested),
+        ("fsx", &|| on_volume(|volume, mounts| exercised(volume, mounts, arguments.operations, seed))),
+        ("trees", &|| drawn(arguments, seed)),
+        ("posix", &|| on_volume(tested)),
     ];
     for (name, part) in parts {
         if arguments.only.as_ref().is_some_and(|only| only != name) {
             continue;
         }
-        if let Err(error) = on_volume(part) {
+        if let Err(error) = part() {
             problems.add(format!("{name}: {error:#}"));
         }
     }
@@ -71,7 +84,7 @@ pub fn campaign(arguments: &VolumeTreeArguments) -> Result<ExitCode> {
 }
 
 /// Runs one check on a new volume with two mounts, and then checks the volume's structures.
-fn on_volume(part: &Part<'_>) -> Result<()> {
+fn on_volume(part: impl Fn(&mut VolumeRig, [PathBuf; 2]) -> Result<()>) -> Result<()> {
     let mut volume = VolumeRig::new("2G")?;
     let mounts = [volume.mount()?, volume.mount()?];
     part(&mut volume, mounts)?;
@@ -89,23 +102,25 @@ fn exercised(volume: &mut VolumeRig, mounts: [PathBuf; 2], operations: u64, seed
     Ok(())
 }
 
-fn drawn(volume: &mut VolumeRig, mounts: [PathBuf; 2], calls: u64, seed: u64) -> Result<()> {
-    let both = [&*mounts[0], &*mounts[1]];
-    let beside = volume.scratch.path();
-    let planted = trees::compare(both, beside, calls, seed, true);
-    let Err(error) = planted else { anyhow::bail!("planted: a changed byte was not noticed") };
-    println!("  planted: a changed byte was noticed: {}", first_line(&error));
-    let done = trees::compare(both, beside, calls, seed + 1, false)?;
-    println!(
-        "  trees: {} calls on two mounts in turn and on {}, {} failed with the same errno; {} comparisons of trees with \
-         {} entries in all; succeeded: {:?}",
-        done.calls,
-        kind_of(beside)?,
-        done.failed,
-        done.compared,
-        done.entries,
-        done.succeeded
-    );
+fn drawn(arguments: &VolumeTreeArguments, seed: u64) -> Result<()> {
+    let VolumeTreeArguments { calls, hosts, .. } = *arguments;
+    let kinds = TreeFault::ALL.to_vec();
+    let faults = arguments.faults.unwrap_or((calls / CALLS_PER_FAULT).max(kinds.len() as u64));
+    for planted in [PlantedMistake::WrongByte, PlantedMistake::SkippedBeside, PlantedMistake::SkippedOnVolume] {
+        let [calls, faults] = if planted == PlantedMistake::WrongByte { [5 * PLANTED[0], 0] } else { PLANTED };
+        let kinds = vec![TreeFault::MountKill, TreeFault::BothKill];
+        let found = trees::run(&TreePlan { calls, seed, hosts, faults, kinds, planted: Some(planted) });
+        let Err(error) = found else { anyhow::bail!("planted: {planted:?} was not noticed") };
+        let noticed = first_line(&error);
+        let word = if planted == PlantedMistake::WrongByte { " bytes" } else { "planted-" };
+        ensure!(noticed.contains(word), "planted: {planted:?} was not noticed, but {noticed}");
+        println!("  planted: {planted:?} was noticed: {noticed}");
+    }
+    let plan = TreePlan { calls, seed, hosts, faults, kinds, planted: None };
+    let done = trees::run(&plan)?;
+    println!("  trees: {hosts} mounts and {}, {done}", kind_of(&std::env::temp_dir())?);
+    let short = done.shortfalls(&plan);
+    ensure!(short.is_empty(), "{}", short.join(", "));
     Ok(())
 }
 

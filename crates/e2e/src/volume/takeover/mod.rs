@@ -18,7 +18,7 @@ mod locks;
 mod losses;
 pub mod plan;
 mod registers;
-mod relay;
+pub mod relay;
 mod script;
 pub mod site;
 mod sizes;

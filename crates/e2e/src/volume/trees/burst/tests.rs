@@ -1,0 +1,78 @@
+//! What may be left of small bursts, and what may not.
+
+use super::super::snapshot::TreeReader;
+use super::*;
+use crate::scratch::ScratchFolder;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+fn read(root: &Path) -> TreeSnapshot {
+    TreeReader::default().read(root).unwrap()
+}
+
+fn mark(root: &Path, range: Range<u64>) -> DurableMark {
+    let inode = fs::metadata(root.join("f")).unwrap().ino();
+    DurableMark { inode, range, extends: false, is_durable: false }
+}
+
+/// A file of ones; a directory is made, the file is overwritten, and another directory is made.
+fn burst(root: &Path, marks: impl Fn(&Path) -> Vec<DurableMark>) -> CallBurst {
+    fs::write(root.join("f"), [1; 100]).unwrap();
+    let mut burst = CallBurst::new(read(root));
+    fs::create_dir(root.join("first")).unwrap();
+    burst.add(read(root), Vec::new());
+    fs::File::options().write(true).open(root.join("f")).unwrap().write_all_at(&[2; 100], 50).unwrap();
+    burst.add(read(root), marks(root));
+    fs::create_dir(root.join("second")).unwrap();
+    burst.add(read(root), Vec::new());
+    burst
+}
+
+#[test]
+fn prefix_of_names_may_be_left() {
+    let scratch = ScratchFolder::new("burst-prefix").unwrap();
+    let burst = burst(scratch.path(), |_| Vec::new());
+    assert!(burst.explain(&read(scratch.path())).unwrap().is_all());
+    fs::remove_dir(scratch.join("second")).unwrap();
+    assert_eq!(burst.explain(&read(scratch.path())).unwrap().calls, 1);
+    fs::create_dir(scratch.join("second")).unwrap();
+    fs::remove_dir(scratch.join("first")).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_err(), "a call is lost without the next one");
+}
+
+#[test]
+fn kept_names_may_not_be_lost() {
+    let scratch = ScratchFolder::new("burst-kept").unwrap();
+    let mut burst = burst(scratch.path(), |_| Vec::new());
+    burst.keep_names(burst.last());
+    fs::remove_dir(scratch.join("second")).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_err());
+}
+
+#[test]
+fn unmarked_data_may_be_lost() {
+    let scratch = ScratchFolder::new("burst-data").unwrap();
+    let mut burst = burst(scratch.path(), |_| Vec::new());
+    fs::write(scratch.join("f"), [1; 100]).unwrap();
+    assert_eq!(burst.explain(&read(scratch.path())).unwrap().files, 1);
+    fs::write(scratch.join("f"), [3; 100]).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_err(), "bytes of no call");
+    fs::write(scratch.join("f"), [1; 120]).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_err(), "a size of no call");
+    fs::write(scratch.join("f"), [[1_u8; 50], [2; 50], [0; 50]].concat()).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_err(), "a size without its data");
+    fs::write(scratch.join("f"), [1; 100]).unwrap();
+    burst.keep_all();
+    assert!(burst.explain(&read(scratch.path())).is_err(), "all was seen");
+}
+
+#[test]
+fn marked_data_stays_with_its_names() {
+    let scratch = ScratchFolder::new("burst-marked").unwrap();
+    let burst = burst(scratch.path(), |root| vec![mark(root, WHOLE)]);
+    fs::write(scratch.join("f"), [1; 100]).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_err(), "the names after the mark are there");
+    fs::remove_dir(scratch.join("second")).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_ok_and(|left| left.calls == 1), "names before the mark");
+}

@@ -1,0 +1,253 @@
+//! The two sides of the comparison: the volume with its mounts, and a directory beside it.
+//!
+//! Owns: the open files of both sides and the mounts to which they belong, a call on both sides, and the comparison of
+//! the results. Leaves to others: the comparison of trees (`snapshot`, `burst`).
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail, ensure};
+
+use super::burst::{DurableMark, WHOLE};
+use super::calls::{ComparedSide, DrawChoice, DrawnCall, Given, OPEN_MAX, TreeCall, draw};
+use super::hosts::CallBeat;
+use super::{PlantedMistake, TreeCallCounts};
+use crate::rng::SeededRng;
+
+/// An open file.
+#[derive(Debug, Clone, Copy)]
+struct OpenedFile {
+    host: usize,
+    flags: i32,
+}
+
+/// What happened to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallEnd {
+    /// It returned, and both sides gave the same.
+    Returned,
+    /// It was interrupted by a signal to the mount or the server: it is done on the volume, or not.
+    Interrupted,
+}
+
+/// What must be known of a file before a call.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FileBefore {
+    /// The inode whose bytes the call may change or make durable.
+    inode: Option<u64>,
+    /// The inode that replaces a file.
+    replaces: Option<u64>,
+    flags: i32,
+}
+
+/// The two sides.
+pub struct TreeSides {
+    volume: ComparedSide,
+    beside: ComparedSide,
+    files: Vec<OpenedFile>,
+    /// The directory of the tree on each mount.
+    pub roots: Vec<PathBuf>,
+    /// The directory beside the volume.
+    pub model: PathBuf,
+    /// The counts.
+    pub counts: TreeCallCounts,
+    /// Whether writes to the volume have a wrong byte from now on.
+    pub is_wrong: bool,
+    beat: CallBeat,
+}
+
+impl TreeSides {
+    /// The sides of a run, whose directories exist.
+    pub fn new(roots: Vec<PathBuf>, model: PathBuf, beat: CallBeat) -> TreeSides {
+        TreeSides {
+            volume: ComparedSide::default(),
+            beside: ComparedSide::default(),
+            files: Vec::new(),
+            roots,
+            model,
+            counts: TreeCallCounts::default(),
+            is_wrong: false,
+            beat,
+        }
+    }
+
+    /// Draws a call for a host; with `alone`, of its own files only.
+    pub fn draw(&self, rng: &mut SeededRng, host: usize, alone: bool, known: &[PathBuf]) -> DrawnCall {
+        let is_usable = |file: &usize| !alone || self.files[*file].host == host;
+        let files: Vec<usize> = (0..self.files.len()).filter(is_usable).collect();
+        draw(rng, DrawChoice { files: &files, may_open: self.files.len() < OPEN_MAX, known })
+    }
+
+    /// Makes a call on both sides. *Errors*: the results differ.
+    pub fn make(&mut self, drawn: &DrawnCall, host: usize, may_be_interrupted: bool) -> Result<CallEnd> {
+        let mut made = drawn.clone();
+        if let (true, TreeCall::Write(_, _, fill, _)) = (self.is_wrong, &mut made.call) {
+            *fill ^= 1;
+        }
+        let found = self.volume.call(&made, &self.roots[host]);
+        self.beat.beat();
+        let expected = self.beside.call(drawn, &self.model);
+        self.counts.calls += 1;
+        let (is_there, is_expected) = (found.is_ok(), expected.is_ok());
+        if may_be_interrupted && found != expected && is_interruption(&found) {
+            self.counts.interrupted += 1;
+            if let TreeCall::Open(..) = drawn.call {
+                self.beside.open.truncate(self.files.len());
+            }
+            return Ok(CallEnd::Interrupted);
+        }
+        match drawn.call {
+            TreeCall::Open(flags, _) if is_there && is_expected => self.files.push(OpenedFile { host, flags }),
+            TreeCall::Open(..) => {
+                self.volume.open.truncate(self.files.len());
+                self.beside.open.truncate(self.files.len());
+            }
+            TreeCall::Close(file) => drop(self.files.remove(file)),
+            _ => {}
+        }
+        if is_lost_pipe(&drawn.call, &found, &expected) || self.is_pipe_elsewhere(drawn, &found, &expected) {
+            return Ok(CallEnd::Returned);
+        }
+        match (&found, &expected) {
+            _ if found != expected => bail!(
+                "call {}: {:?} of {} and {} on host {host}: {} on the volume, {} beside it",
+                self.counts.calls,
+                drawn.call,
+                drawn.path.display(),
+                drawn.second.display(),
+                said(&found),
+                said(&expected)
+            ),
+            (Ok(_), _) => *self.counts.succeeded.entry(drawn.call.name()).or_default() += 1,
+            (Err(_), _) => self.counts.failed += 1,
+        }
+        Ok(CallEnd::Returned)
+    }
+
+    /// A pipe connects the programs of one host.
+    fn is_pipe_elsewhere(&self, drawn: &DrawnCall, found: &Given, expected: &Given) -> bool {
+        let is_pipe = || fs::metadata(self.model.join(&drawn.path)).is_ok_and(|file| file.file_type().is_fifo());
+        matches!(drawn.call, TreeCall::Open(..)) && *found == Err(libc::ENXIO) && expected.is_ok() && is_pipe()
+    }
+
+    /// What must be known before a call, to say afterwards what it [made durable](TreeSides::marks).
+    pub fn before(&self, drawn: &DrawnCall) -> FileBefore {
+        let (path, second) = (self.model.join(&drawn.path), self.model.join(&drawn.second));
+        let open = |file: usize| {
+            let inode = self.beside.open[file].metadata().ok().filter(fs::Metadata::is_file);
+            FileBefore { inode: inode.map(|file| file.ino()), flags: self.files[file].flags, replaces: None }
+        };
+        let regular =
+            |path: &Path| fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|file| file.ino());
+        match drawn.call {
+            TreeCall::Truncate(_) | TreeCall::Open(..) => {
+                let inode = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|file| file.ino());
+                FileBefore { inode, ..FileBefore::default() }
+            }
+            TreeCall::Rename(0) => match (regular(&path), regular(&second)) {
+                (Some(source), Some(target)) if source != target => {
+                    FileBefore { replaces: Some(source), ..FileBefore::default() }
+                }
+                _ => FileBefore::default(),
+            },
+            TreeCall::Write(file, ..)
+            | TreeCall::Cut(file, _)
+            | TreeCall::Allocate(file, ..)
+            | TreeCall::Sync(file)
+            | TreeCall::Close(file) => open(file),
+            _ => FileBefore::default(),
+        }
+    }
+
+    /// The inode whose bytes a call may have changed.
+    pub fn changed(&self, drawn: &DrawnCall, before: FileBefore) -> Option<u64> {
+        match drawn.call {
+            TreeCall::Open(flags, _) if flags & libc::O_TRUNC != 0 => before.inode,
+            TreeCall::Truncate(_) | TreeCall::Write(..) | TreeCall::Cut(..) | TreeCall::Allocate(..) => before.inode,
+            _ => None,
+        }
+    }
+
+    /// What a call that succeeded has made durable.
+    pub fn marks(&self, drawn: &DrawnCall, before: FileBefore) -> Vec<DurableMark> {
+        let Some(inode) = before.inode.or(before.replaces) else { return Vec::new() };
+        let mark = |range, extends, is_durable| vec![DurableMark { inode, range, extends, is_durable }];
+        let end = |offset: u64, length: u64| offset.saturating_add(length);
+        match drawn.call {
+            TreeCall::Open(flags, _) if flags & libc::O_TRUNC != 0 => mark(WHOLE, false, true),
+            TreeCall::Truncate(size) | TreeCall::Cut(_, size) => mark(size as u64..u64::MAX, true, true),
+            TreeCall::Allocate(_, mode, offset, length) => {
+                let zeroes = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
+                let length = if zeroes { length as u64 } else { 0 };
+                mark(offset as u64..end(offset as u64, length), mode & libc::FALLOC_FL_KEEP_SIZE == 0, true)
+            }
+            TreeCall::Sync(_) => mark(WHOLE, false, true),
+            // Where an append has written is not known.
+            TreeCall::Write(_, offset, _, length) if before.flags & libc::O_DSYNC != 0 => {
+                let is_append = before.flags & libc::O_APPEND != 0;
+                let length = if is_append { 0 } else { length as u64 };
+                mark(offset..end(offset, length), false, false)
+            }
+            TreeCall::Rename(_) => mark(WHOLE, false, false),
+            TreeCall::Close(_) if before.flags & libc::O_TRUNC != 0 => mark(WHOLE, false, false),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Closes the open files of a host.
+    pub fn close(&mut self, host: usize) {
+        for file in (0..self.files.len()).rev().filter(|file| self.files[*file].host == host).collect::<Vec<_>>() {
+            self.files.remove(file);
+            drop(self.volume.open.remove(file));
+            drop(self.beside.open.remove(file));
+        }
+    }
+
+    /// Closes all open files.
+    pub fn close_all(&mut self) {
+        (0..self.roots.len()).for_each(|host| self.close(host));
+    }
+
+    /// *Errors*: a call took too long.
+    pub fn check_beat(&self) -> Result<()> {
+        self.beat.beat();
+        self.beat.check()
+    }
+
+    /// Makes a directory on one side only, with which a mistake is planted.
+    pub fn plant(&self, mistake: PlantedMistake, host: usize, number: u64) -> Result<()> {
+        let root = match mistake {
+            PlantedMistake::SkippedBeside => &self.roots[host],
+            PlantedMistake::SkippedOnVolume => &self.model,
+            PlantedMistake::WrongByte => return Ok(()),
+        };
+        let made = fs::create_dir(root.join(format!("planted-{number}")));
+        ensure!(made.is_ok(), "planting failed: {made:?}");
+        Ok(())
+    }
+}
+
+/// Whether a call ended as calls on a mount end whose process is killed.
+fn is_interruption(given: &Given) -> bool {
+    matches!(given, Err(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO))
+}
+
+/// A pipe that is open on one mount, and that the other mount removed. The kernel does not tell a file system who opens
+/// a pipe, so the volume has freed its inode.
+fn is_lost_pipe(call: &TreeCall, found: &Given, expected: &Given) -> bool {
+    let mode_of = |words: &str| {
+        let mode = words.strip_prefix("mode ")?.split(',').next()?;
+        u32::from_str_radix(mode, 8).ok()
+    };
+    let is_pipe = |words: &String| mode_of(words).is_some_and(|mode| mode & libc::S_IFMT == libc::S_IFIFO);
+    matches!(call, TreeCall::StatOpen(_)) && *found == Err(libc::ESTALE) && expected.as_ref().is_ok_and(is_pipe)
+}
+
+fn said(given: &Given) -> String {
+    match given {
+        Ok(words) => format!("done {words}"),
+        Err(errno) => io::Error::from_raw_os_error(*errno).to_string(),
+    }
+}
