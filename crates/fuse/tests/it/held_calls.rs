@@ -17,6 +17,8 @@ use crate::support::holding::{HoldingProcess, KernelNotice, NoticeSubject, serve
 const END_MAX: Duration = Duration::from_secs(5);
 /// The longest time in which a call begins to wait.
 const WAIT_MAX: Duration = Duration::from_secs(20);
+/// The number of cells that run at the same time.
+const THREADS: usize = 4;
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// A call that changes names, or reads a page.
@@ -211,16 +213,30 @@ fn held_calls_and_notices_end() {
     if serve_as_process() {
         return;
     }
-    let (mut problems, mut waited) = (Vec::new(), 0);
-    for end in [HeldEnd::Answered, HeldEnd::Killed] {
-        for (call, notice) in HeldCall::ALL.into_iter().flat_map(|call| KernelNotice::ALL.map(|notice| (call, notice)))
-        {
-            let Some((found, waits)) = run("held_calls::held_calls_and_notices_end", call, notice, end) else { return };
-            let words = found.into_iter().map(|problem| format!("{call:?}, {notice:?}, {end:?}: {problem}"));
-            problems.extend(words);
-            waited += usize::from(waits > 0);
-        }
+    let cells: Vec<_> = [HeldEnd::Answered, HeldEnd::Killed]
+        .into_iter()
+        .flat_map(|end| HeldCall::ALL.map(|call| (call, end)))
+        .flat_map(|(call, end)| KernelNotice::ALL.map(|notice| (call, notice, end)))
+        .collect();
+    // Most of the time of a cell is that of starting its process.
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let run_each = |cells: &[(HeldCall, KernelNotice, HeldEnd)]| {
+            let run = |&(call, notice, end): &_| {
+                let (found, waits) = run("held_calls::held_calls_and_notices_end", call, notice, end)?;
+                let words = found.into_iter().map(|problem| format!("{call:?}, {notice:?}, {end:?}: {problem}"));
+                Some((words.collect::<Vec<_>>(), waits))
+            };
+            cells.iter().map_while(run).collect::<Vec<_>>()
+        };
+        let threads: Vec<_> =
+            cells.chunks(cells.len().div_ceil(THREADS)).map(|cells| scope.spawn(move || run_each(cells))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    if found.len() < cells.len() {
+        return;
     }
+    let waited = found.iter().filter(|(_, waits)| *waits > 0).count();
+    let problems: Vec<String> = found.into_iter().flat_map(|(words, _)| words).collect();
     println!("in {waited} cells messages waited for the call");
     assert!(problems.is_empty(), "{problems:#?}");
     assert!(waited > 0, "no message waits for a call: this proves nothing");
