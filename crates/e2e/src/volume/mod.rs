@@ -213,13 +213,7 @@ impl VolumeRig {
         Ok(())
     }
 
-    fn begin_mount(
-        &self,
-        index: usize,
-        disk: &str,
-        address: &str,
-        more: &[&str],
-    ) -> Result<(PathBuf, GuardedProcess)> {
+    fn begin_mount(&self, index: usize, disk: &str, address: &str, more: &[&str]) -> Result<(PathBuf, GuardedProcess)> {
         let directory = self.scratch.join(&format!("m{index}"));
         fs::create_dir_all(&directory)?;
         let shown = directory.display().to_string();

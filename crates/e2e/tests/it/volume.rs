@@ -11,6 +11,7 @@ mod maps;
 mod mounting;
 mod posix;
 mod programs;
+mod recalls;
 mod second_server;
 mod sessions;
 mod shared;
