@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nectary_block::{Buffer, FileDevice, OpenOptions, SharedDevice};
+use nectary_block::{Buffer, FileDevice, Filter, OpenOptions, SharedDevice};
 use nectary_buffer::WriteMode;
 use nectary_volume::client::{ClientOptions, NewInode, OpenAccess, ServerAddress, VolumeClient, WritePosition};
 use nectary_volume::format::VolumeIdentity;
@@ -11,6 +11,7 @@ use nectary_volume::metadata::first;
 use nectary_volume::server::{MetadataServer, ServerOptions};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use tokio::sync::watch;
 
 use super::*;
 
@@ -60,11 +61,40 @@ impl HostKernel for ClientCaches {
     }
 }
 
+/// A disk that writes only while its gate is open.
+struct GatedDisk {
+    inner: SharedDevice,
+    is_open: watch::Sender<bool>,
+}
+
+impl Filter for GatedDisk {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+
+    fn spec(&self) -> String {
+        self.inner.spec()
+    }
+
+    fn write_at(&self, offset: u64, data: Vec<Buffer>, flags: WriteFlags, context: IoContext) -> IoFuture<Vec<Buffer>> {
+        let (inner, mut is_open) = (self.inner.clone(), self.is_open.subscribe());
+        Box::pin(async move {
+            let _ = is_open.wait_for(|is_open| *is_open).await;
+            inner.write_at(offset, data, flags, context).await
+        })
+    }
+}
+
 struct ContentsHost {
     client: VolumeClient,
     contents: Arc<CachedContents>,
     opened: Option<Arc<OpenFile>>,
+    gate: watch::Sender<bool>,
+    /// Begins the next session over the same contents.
+    next: Box<dyn Fn() -> NextSession>,
 }
+
+type NextSession = std::pin::Pin<Box<dyn Future<Output = VolumeClient>>>;
 
 impl ContentsHost {
     async fn new(device: SharedDevice, socket: ServerAddress, deaf_to: Option<&'static str>) -> ContentsHost {
@@ -85,8 +115,13 @@ impl ContentsHost {
             are_names_synced: false,
             are_names_local: false,
         };
-        let client = VolumeClient::connect(device, options, above).await.unwrap();
-        ContentsHost { client, contents, opened: None }
+        let gate = watch::Sender::new(true);
+        let device: SharedDevice = Arc::new(GatedDisk { inner: device, is_open: gate.clone() });
+        let next: Box<dyn Fn() -> NextSession> = Box::new(move || {
+            let client = VolumeClient::connect(device.clone(), options.clone(), above.clone());
+            Box::pin(async move { client.await.unwrap() })
+        });
+        ContentsHost { client: next().await, contents, opened: None, gate, next }
     }
 
     async fn file(&mut self, id: FileId) -> Arc<OpenFile> {
@@ -243,6 +278,45 @@ async fn truncated_blocks_stay_gone() {
         if read == [0; 10_000] { Ok(()) } else { Err(format!("{:?} came back", &read[..4])) }
     };
     with_hosts(None, cut).await.unwrap();
+}
+
+/// The disk ends a write when its session has ended, and the next session has the same block in memory.
+#[tokio::test]
+async fn late_write_stays_out_of_next_session() {
+    let write = async |hosts: &mut [ContentsHost]| {
+        let [host, other] = hosts else { panic!("there are two") };
+        let new = NewInode { mode: libc::S_IFREG | 0o644, ..NewInode::default() };
+        let id = host.client.create(ROOT, b"file", new).await.unwrap().id();
+        let bytes = |value| vec![Buffer::copy_of(&[value; 4096])];
+        // The session that ends must have nothing to commit: it would wait for the disk.
+        other.file(id).await.write(WritePosition::Offset(0), bytes(1)).await.unwrap();
+        let before = host.file(id).await;
+        let _ = host.gate.send_replace(false);
+        let late = tokio::spawn({
+            let before = before.clone();
+            async move { before.write(WritePosition::Offset(0), bytes(2)).await.map(drop) }
+        });
+        while host.gate.receiver_count() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let ending = tokio::spawn({
+            let client = host.client.clone();
+            async move { client.close().await }
+        });
+        let _ = host.client.over().await;
+        assert!(!late.is_finished(), "the disk writes");
+        host.opened = None;
+        host.client = (host.next)().await;
+        assert_eq!(host.read(id, 0, 4096).await, [1; 4096]);
+        let _ = host.gate.send_replace(true);
+        let (late, _) = (late.await.unwrap(), ending.await.unwrap());
+        let read = host.read(id, 0, 4096).await;
+        match (read == [1; 4096], late.is_err()) {
+            (true, true) => Ok(()),
+            (is_kept, _) => Err(format!("{late:?}, and the next session reads what is there: {is_kept}")),
+        }
+    };
+    with_hosts(None, write).await.unwrap();
 }
 
 #[test]

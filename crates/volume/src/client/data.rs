@@ -149,6 +149,10 @@ impl VolumeClient {
         }
         self.note_change(file, offset..end);
         let result = self.write_locked(file, &mut content, offset..end, data).await;
+        if self.is_over() {
+            // What was written is lost. The next session may already have begun: its caches must not get these bytes.
+            return Err(self.why_over());
+        }
         let has_grown = end > content.size;
         if result.is_ok() {
             content.size = content.size.max(end);
