@@ -323,6 +323,7 @@ impl MetadataOwner {
                 let begun = self.image.begin_session(&session).map(|(number, transaction)| {
                     self.journal.next.push(transaction);
                     self.newest.greet(number, ROLE_BULK, connection);
+                    self.presence.begun(number);
                     number
                 });
                 self.hold(HeldAnswer::Number(reply, begun));

@@ -10,8 +10,8 @@ use crate::tokens::SessionSilence;
 /// A session that has not renewed its lease for this long is silent.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The lease renewals of sessions. For a session that has not renewed since the server started, the start counts as its
-/// renewal.
+/// The lease renewals of sessions. The begin of a session counts as a renewal; for an earlier session that has not renewed
+/// since the server started, the start does.
 pub(super) struct LeaseRenewals {
     started: Instant,
     renewals: HashMap<u64, Instant>,
@@ -26,6 +26,11 @@ impl Default for LeaseRenewals {
 }
 
 impl LeaseRenewals {
+    /// Notes that a session begins.
+    pub fn begun(&mut self, session: u64) {
+        self.renewed(session, true);
+    }
+
     /// Notes that a session renewed its lease, and whether the renewal is answered.
     pub fn renewed(&mut self, session: u64, is_answered: bool) {
         self.renewals.insert(session, Instant::now());

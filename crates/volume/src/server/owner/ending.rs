@@ -196,6 +196,23 @@ mod tests {
         assert_eq!(owner.overview().set_aside, [(silent, "h".to_owned())]);
     }
 
+    /// A server that runs for longer than a lease has heard a session that begins, although it has not renewed yet.
+    #[tokio::test]
+    async fn new_session_is_not_silent() {
+        let mut owner = owner().await;
+        let earlier = begin(&mut owner, 1);
+        let (_, session) = owner.image.sessions().pop().expect("it is there");
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(11)).await;
+        let session = SessionRecord { incarnation: [2; 16], ..session };
+        owner.apply(OwnerRequest::Begin { session, connection: 1, reply: tokio::sync::oneshot::channel().0 });
+        let began = owner.image.sessions().pop().expect("it is there").0;
+        let silence = |session| Duration::from_millis(owner.presence.silence(session).answered_ms);
+        assert!(began != earlier && silence(began) < LEASE_AND_DRIFT && silence(earlier) > LEASE_AND_DRIFT);
+        let silent: Vec<u64> = owner.overview().silent.into_iter().map(|(number, _)| number).collect();
+        assert_eq!(silent, [earlier]);
+    }
+
     #[tokio::test]
     async fn siblings_word_frees_what_was_held() {
         let mut owner = owner().await;
