@@ -1,6 +1,6 @@
 //! The reuse of freed blocks and segments, the choice of a session's valid connection, and room for connections.
 
-use std::sync::atomic::Ordering as AtomicOrdering;
+use std::sync::atomic::{AtomicU32, Ordering as AtomicOrdering};
 use std::time::Duration;
 
 use nectary_block::{FileDevice, OpenOptions};
@@ -46,7 +46,9 @@ async fn volume(name: &str) -> SharedDevice {
 
 /// A new volume on a file without a name.
 pub(super) async fn volume_of(name: &str, bytes: u64) -> SharedDevice {
-    let path = std::env::temp_dir().join(format!("nectary-volume-{name}-{}", std::process::id()));
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let number = MADE.fetch_add(1, AtomicOrdering::Relaxed);
+    let path = std::env::temp_dir().join(format!("nectary-volume-{name}-{}-{number}", std::process::id()));
     std::fs::File::create(&path).and_then(|file| file.set_len(bytes)).expect("it is made");
     let device = FileDevice::open_file(&path, &OpenOptions::default()).await.expect("it opens");
     let device: SharedDevice = Arc::new(device);
