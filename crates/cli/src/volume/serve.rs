@@ -253,7 +253,8 @@ fn status(name: &str, (identity, number): (&str, u32), leads: bool, overview: &S
         "size_bytes": overview.blocks * super::BLOCK,
         "sessions": sessions,
         "sessions_expected": overview.expected,
-        "tokens": { "held": overview.tokens.0, "waiting": overview.tokens.1 },
+        "tokens": { "held": overview.tokens.held, "waiting": overview.tokens.waiting },
+        "kept": { "held": overview.tokens.kept, "recalls": overview.tokens.recalls },
         "locks": { "held": overview.locks.0, "waiting": overview.locks.1 },
         "local_names": {
             "operations": overview.locals.0.operations,

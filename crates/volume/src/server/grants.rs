@@ -20,7 +20,7 @@ use crate::protocol::{
 };
 use crate::tokens::{
     LocalCounts, LocalDirectories, LookupChange, LookupGrants, RecallReason, SessionSilence, SessionVerdict,
-    TokenAction, TokenArbiter, level, verdict,
+    TokenAction, TokenArbiter, TokenCounts, level, verdict,
 };
 
 /// A question that waits for commits of other hosts.
@@ -141,6 +141,12 @@ impl TokenQueue {
     /// hold.
     pub fn counts(&self) -> (usize, usize, usize) {
         self.arbiter.counts()
+    }
+
+    /// Returns the numbers for the status.
+    pub fn token_counts(&self) -> TokenCounts {
+        let (held, waiting, _) = self.arbiter.counts();
+        TokenCounts { held, waiting, kept: self.looks.count(), recalls: self.looks.recall_count() }
     }
 
     /// Whether an earlier session has not yet said, after a restart, what it holds.

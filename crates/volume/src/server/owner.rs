@@ -155,8 +155,7 @@ impl MetadataOwner {
             sessions.iter().partition(|(_, session)| session.state == SessionState::Active);
         let silent = active.into_iter().filter(|(number, _)| self.presence.is_silent(*number)).map(named).collect();
         let set_aside = ended.into_iter().map(named).collect();
-        let (held, waiting, expected) = self.grants.counts();
-        let tokens = (held, waiting);
+        let (_, _, expected) = self.grants.counts();
         let hosts = sessions.iter().map(|(number, session)| (*number, &*session.host)).collect();
         let waits = self.collected(WAIT_SHOWN).waits(&hosts);
         ServerOverview {
@@ -169,7 +168,7 @@ impl MetadataOwner {
             quarantined: self.image.quarantined(),
             is_short: self.room.is_short(),
             inodes,
-            tokens,
+            tokens: self.grants.token_counts(),
             expected,
             locks: self.locking.counts(),
             locals: self.grants.local_counts(),

@@ -18,7 +18,7 @@ use crate::protocol::{
     AnswerTerms, MetadataOperation, MetadataQuestion, RefusalCode, ServerAnswer, ServerRefusal, Token,
     TokenGrant as Granted, VolumeMessage,
 };
-use crate::tokens::LocalCounts;
+use crate::tokens::{LocalCounts, TokenCounts};
 
 /// The maximum number of requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -139,8 +139,8 @@ pub struct ServerOverview {
     pub silent: Vec<(u64, String)>,
     /// Sessions that were ended for the sake of others and may still write to their space, and their hosts.
     pub set_aside: Vec<(u64, String)>,
-    /// The numbers of tokens held, and of calls that wait for one.
-    pub tokens: (usize, usize),
+    /// The numbers of tokens, and of names and attributes that sessions keep.
+    pub tokens: TokenCounts,
     /// The numbers of file locks held, and of requests that wait for one.
     pub locks: (usize, usize),
     /// The number of sessions that have not yet said, after a restart, what they hold.

@@ -134,6 +134,8 @@ pub struct LookupGrants {
     recalls: Vec<Recall>,
     name_changes: Vec<NameChange>,
     ready: Vec<u64>,
+    /// The number of recalls so far, and of names that sessions were told to drop.
+    recall_count: u64,
 }
 
 impl LookupGrants {
@@ -285,6 +287,7 @@ impl LookupGrants {
             let dropping = NameDrop { directory, name: name.to_vec(), since: now, ticket };
             self.dropping.insert((session, self.sequence), dropping);
             self.name_changes.push((session, self.sequence, (directory, name.to_vec())));
+            self.recall_count += 1;
         }
         names.len()
     }
@@ -318,6 +321,7 @@ impl LookupGrants {
         self.pauses.insert((object.pause_until, token));
         self.recalled.insert((session, sequence), now);
         self.recalls.push((session, TokenGrant { token, level: level::NONE, sequence }));
+        self.recall_count += 1;
     }
 
     fn end_pauses(&mut self, now: u64) {
@@ -427,5 +431,10 @@ impl LookupGrants {
     /// Returns how many names of directories and attributes sessions keep.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns how often sessions were told to give something back, or to drop a name, since the start.
+    pub fn recall_count(&self) -> u64 {
+        self.recall_count
     }
 }

@@ -41,6 +41,19 @@ pub mod level {
     pub const WRITE: u8 = 3;
 }
 
+/// The numbers of tokens, and of names and attributes that sessions keep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// The number of tokens held.
+    pub held: usize,
+    /// The number of calls that wait for a token.
+    pub waiting: usize,
+    /// The number of names of directories and attributes that sessions keep.
+    pub kept: usize,
+    /// How often sessions were told to keep such names or attributes no more, since the start.
+    pub recalls: u64,
+}
+
 /// Why a token is recalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecallReason {

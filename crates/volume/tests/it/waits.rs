@@ -78,7 +78,10 @@ async fn unlink_of_a_mapped_file_ends() {
     let unlinked = tokio::time::timeout(LIMIT, unlinking).await.expect("the unlink ends").expect("no panic");
     assert_eq!(unlinked.expect("it is removed").inode.links, 0);
     tokio::time::timeout(LIMIT, closing).await.expect("the close ends").expect("no panic");
-    let is_back = async || server.handle().overview().tokens == (0, 0);
+    let is_back = async || {
+        let tokens = server.handle().overview().tokens;
+        (tokens.held, tokens.waiting) == (0, 0)
+    };
     nectary_kit::until_async("its token is given back", is_back).await;
     client.close().await.expect("it ends");
     server.stop().await.expect("it stops");
