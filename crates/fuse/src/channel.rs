@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
@@ -56,18 +56,25 @@ impl FuseChannel {
         Ok(FuseChannel { file })
     }
 
-    /// Makes another descriptor of the same connection, with its own queue of unanswered requests. If the kernel does
-    /// not support separate queues, both descriptors share one queue.
+    /// Makes another descriptor of the same connection, with its own queue of unanswered requests. If there is no mount
+    /// yet, or the kernel does not support separate queues, both descriptors share one queue.
     pub fn again(&self) -> io::Result<FuseChannel> {
+        FuseChannel::of_connection(self.file.as_raw_fd())
+    }
+
+    /// Makes another descriptor of the connection of a descriptor, which the caller keeps open meanwhile.
+    pub(crate) fn of_connection(source: RawFd) -> io::Result<FuseChannel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);
         if let Ok(file) = again {
-            let source = self.file.as_raw_fd() as u32;
+            let source = source as u32;
             // SAFETY: the kernel only reads the number that the argument points to, and the number outlives the call.
             if unsafe { libc::ioctl(file.as_raw_fd(), CLONE, &raw const source) } == 0 {
                 return Ok(FuseChannel { file });
             }
         }
-        Ok(FuseChannel { file: self.file.try_clone()? })
+        // SAFETY: the caller keeps the descriptor open.
+        let source = unsafe { BorrowedFd::borrow_raw(source) };
+        Ok(FuseChannel { file: File::from(source.try_clone_to_owned()?) })
     }
 
     /// Reads a request into `parts`, in order.

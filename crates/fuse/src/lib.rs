@@ -10,7 +10,7 @@
 //! | `decode`, `request` | decoding bytes into requests |
 //! | `reply`, `attributes`, `directory` | encoding answers into bytes |
 //! | `negotiate` | `INIT` |
-//! | `channel`, `mount`, `notify`, `backing` | the kernel's side |
+//! | `channel`, `mount`, `notify`, `apart`, `guard`, `backing` | the kernel's side |
 //! | `pool`, `flights` | memory of requests, and the requests in flight |
 //! | `file_system` | the trait of a file system, with a method for each call |
 //! | `connection` | the loop: one step reads one request and hands it over |
@@ -33,6 +33,7 @@
 //! }
 //! ```
 
+mod apart;
 mod attributes;
 mod backing;
 mod channel;
@@ -47,6 +48,7 @@ mod file_system;
 mod flights;
 #[doc(hidden)]
 pub mod fuzzing;
+mod guard;
 mod mount;
 mod negotiate;
 mod notify;
@@ -66,6 +68,7 @@ pub use directory::DirectoryListing;
 pub use error::{Errno, Error};
 pub use file_system::FuseFileSystem;
 pub use flights::{LongCall, LongCalls};
+pub use guard::AbortGuard;
 pub use mount::{FuseMount, MountOptions, remount, unmount};
 pub use negotiate::{NegotiationResult, RequestedFeatures, request_bytes_allowed};
 pub use notify::KernelNotifier;

@@ -5,7 +5,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -85,6 +85,11 @@ impl FuseMount {
     /// The path with which this process can open a file in the mount, even if the mount is not attached.
     pub fn path(&self, name: &str) -> String {
         format!("/proc/self/fd/{}/{name}", self.mount.as_raw_fd())
+    }
+
+    /// The descriptor of the mount's root.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
     }
 
     /// Attaches the mount to a directory. The mount stays there until it is [unmounted](unmount).

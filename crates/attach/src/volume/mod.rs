@@ -42,7 +42,8 @@ use std::time::Duration;
 
 use nectary_block::SharedDevice;
 use nectary_buffer::{CacheOptions, CacheStats};
-use nectary_fuse::{FuseChannel, FuseConnection, FuseLimits, FuseMount, KernelNotifier, WorkerCrew};
+use nectary_fuse::{AbortGuard, FuseChannel, FuseConnection, FuseLimits, FuseMount, KernelNotifier, WorkerCrew};
+use nectary_host::log::{self, LogLevel};
 use nectary_volume::client::{ClientOptions, HostKernel, SessionFigures, WaitKind};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
@@ -108,6 +109,7 @@ struct VolumeThreads {
     session: Option<JoinHandle<Result<(), Error>>>,
     pages: Option<(Arc<PageQueues>, [JoinHandle<()>; 2])>,
     shown: Option<(Arc<KernelCache>, Vec<JoinHandle<()>>)>,
+    guard: Option<AbortGuard>,
 }
 
 /// The figures of a mounted volume.
@@ -138,18 +140,21 @@ impl AttachedVolume {
             let source = std::io::Error::from_raw_os_error(libc::ENOTDIR);
             return Err(Error::Os { what: options.directory.display().to_string(), source });
         }
-        let notifier =
-            || channel.again().map(KernelNotifier::new).map_err(|error| Error::os("opening /dev/fuse", error));
-        let (pages, page_threads) =
-            PageQueues::start(notifier()?, notifier()?).map_err(|error| Error::os("starting a thread", error))?;
-        let (shown, shown_threads) = KernelCache::start(|| channel.again().map(KernelNotifier::new))
-            .map_err(|error| Error::os("starting a thread", error))?;
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
         let listed = if options.source.is_empty() { source.clone() } else { options.source };
         // The file system is made before the session begins: a process that may not mount leaves no session behind.
         let mount = FuseMount::new(&channel, &options.allowed.of_kernel(listed, SUBTYPE))?;
+        let guard = AbortGuard::start(&mount).map_err(|error| {
+            let message = "if this process is killed, `umount -f` may be needed: no process aborts its requests then";
+            log::write(LogLevel::Warning, "volume", format_args!("{message}: {error}"));
+        });
+        let notifier = || KernelNotifier::apart(&channel).map_err(|error| Error::os("starting a thread", error));
+        let (pages, page_threads) =
+            PageQueues::start(notifier()?, notifier()?).map_err(|error| Error::os("starting a thread", error))?;
+        let (shown, shown_threads) =
+            KernelCache::start(&channel).map_err(|error| Error::os("starting a thread", error))?;
         let contents = options.cache.map(CachedContents::new).transpose().map_err(Error::Device)?.map(Arc::new);
         let kernel = Arc::new(CachesAbove { pages: pages.clone(), contents: contents.clone(), shown: shown.clone() });
         let (device, client) = (options.device.clone(), options.client.clone());
@@ -196,6 +201,7 @@ impl AttachedVolume {
             session: Some(session),
             pages: Some((pages, page_threads)),
             shown: Some((shown, shown_threads)),
+            guard: guard.ok(),
         };
         let threads = Mutex::new(threads);
         Ok(AttachedVolume {
@@ -303,6 +309,7 @@ impl AttachedVolume {
             shown.stop();
             threads.into_iter().for_each(|thread| drop(thread.join()));
         }
+        drop(threads.guard);
         served.transpose().map_err(|error| Error::os("reading from /dev/fuse", error))?;
         session.transpose().map(drop)
     }

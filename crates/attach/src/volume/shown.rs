@@ -9,15 +9,16 @@
 //! was nothing to forget. So the thread repeats that until the kernel knows the inode, or says that it has forgotten it.
 //! With the attributes of an inode the kernel forgets its access control lists, which it shows for any time.
 //!
-//! **Names** are forgotten under the lock of the directory. A change of a name by this host holds this lock, and may wait
-//! for another host, which may wait for this one in the same way. So nobody waits for the lock longer than the kernel
-//! shows the name. In a directory that this host changes names are shown for a shorter time; in one that other hosts
-//! change, too, for no time. The kernel is never given the absence of a name. Only the name that changes is forgotten:
-//! what is mounted on other names stays. An answer about the name that is late changes only what the kernel has dropped.
-//! When another host changes an inode, its names are looked up again: with a name that it shows the kernel believes the
-//! owner and the mode that it knows, however old, when a program changes them. An open file is no name. These names stay,
-//! so the answer to a look-up that the kernel applies late makes it show the name again, although not the attributes. So
-//! the kernel is told twice, if the name was given lately; meanwhile the server refuses changes by the owner of before.
+//! **Names** are forgotten under the lock of the directory. A change of a name by this host holds this lock, and may
+//! wait for another host, which may wait for this one in the same way. So nobody waits for the lock longer than the
+//! kernel shows the name, and the thread that does so keeps no killed process alive ([`KernelNotifier::apart`]). In a
+//! directory that this host changes names are shown for a shorter time; in one that other hosts change, too, for no
+//! time. The kernel is never given the absence of a name. Only the name that changes is forgotten: what is mounted on
+//! other names stays. An answer about the name that is late changes only what the kernel has dropped. When another host
+//! changes an inode, its names are looked up again: with a name that it shows the kernel believes the owner and the
+//! mode that it knows, however old, when a program changes them. An open file is no name. These names stay, so the
+//! answer to a look-up that the kernel applies late makes it show the name again, although not the attributes. So the
+//! kernel is told twice, if the name was given lately; meanwhile the server refuses changes by the owner of before.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nectary_fuse::KernelNotifier;
+use nectary_fuse::{FuseChannel, KernelNotifier};
 use nectary_host::log::{LogLevel, LogThrottle};
 use nectary_volume::client::{EarlierName, GivenName, GivenNames, SHOWN_MAX, VolumeClient};
 use nectary_volume::protocol::{FileId, InodeAttributes};
@@ -73,9 +74,8 @@ pub struct KernelCache {
 
 impl KernelCache {
     /// Starts the threads; they end after [`stop`](Self::stop).
-    pub fn start(
-        notifier: impl Fn() -> std::io::Result<KernelNotifier>,
-    ) -> std::io::Result<(Arc<KernelCache>, Vec<JoinHandle<()>>)> {
+    pub fn start(connection: &FuseChannel) -> std::io::Result<(Arc<KernelCache>, Vec<JoinHandle<()>>)> {
+        let direct = || connection.again().map(KernelNotifier::new);
         let shared = Arc::new(InvalidationState {
             given: Mutex::default(),
             lists: Mutex::default(),
@@ -84,15 +84,18 @@ impl KernelCache {
         });
         let (attributes, names) = (channel(), channel());
         let (of_attributes, of_names) = (Arc::new(Mutex::new(attributes.1)), Arc::new(Mutex::new(names.1)));
-        let queues = std::iter::once(of_attributes).chain(std::iter::repeat_n(of_names, NAME_THREADS));
+        let mut queues = vec![(of_attributes, direct()?)];
+        for _ in 0..NAME_THREADS {
+            queues.push((of_names.clone(), KernelNotifier::apart(connection)?));
+        }
         let mut threads = Vec::new();
-        for queue in queues {
-            let (shared, notifier) = (shared.clone(), notifier()?);
+        for (queue, notifier) in queues {
+            let shared = shared.clone();
             let thread = std::thread::Builder::new().name("nectary-shown".to_owned());
             threads.push(thread.spawn(move || shared.forget(&notifier, &queue))?);
         }
         let (attributes, names) = (Mutex::new(Some(attributes.0)), Mutex::new(Some(names.0)));
-        Ok((Arc::new(KernelCache { shared, attributes, names, direct: notifier()? }), threads))
+        Ok((Arc::new(KernelCache { shared, attributes, names, direct: direct()? }), threads))
     }
 
     /// Sets the nodes that the kernel knows.

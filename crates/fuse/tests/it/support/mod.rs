@@ -1,5 +1,6 @@
 //! Mounts a file system in memory for a test, and unmounts it whether the test passes or fails.
 
+pub mod holding;
 mod memory;
 
 use std::path::{Path, PathBuf};
