@@ -10,6 +10,7 @@ mod lost_server;
 mod maps;
 mod mounting;
 mod posix;
+mod recalls;
 mod second_server;
 mod sessions;
 mod shared;
