@@ -1,7 +1,7 @@
 //! Directories that programs have open, and what is known of them if another host removes one.
 //!
-//! A program can still call `fstat` on such a directory; it has no links. The server does not know who has it open, and
-//! the kernel does not say whether it asks for an open directory or for a path, so both get this answer while it is open.
+//! A program can still call `fstat` on such a directory; it has no links. The server does not know who has it open. The
+//! kernel does not say whether it asks for an open directory or for a path, so both get this answer while it is open.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

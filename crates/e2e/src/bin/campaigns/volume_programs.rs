@@ -109,7 +109,8 @@ pub fn campaign(arguments: &VolumeProgramsArguments) -> Result<ExitCode> {
     }
     for (program, (rounds, done)) in programs.iter().zip(&counts) {
         println!(
-            "  {program:?}: {rounds} rounds, {} servers killed while it ran, {} things stored, {} looks of other mounts{}",
+            "  {program:?}: {rounds} rounds, {} servers killed while it ran, {} things stored, \
+             {} looks of other mounts{}",
             done.kills,
             done.stored,
             done.looks,

@@ -209,6 +209,15 @@ struct RoundPace {
     look_every_ms: u64,
 }
 
+impl RoundPace {
+    /// A sample kills earlier, and at most twice.
+    fn scaled(mut self, scale: ProgramScale) -> RoundPace {
+        self.before_ms_max = scale.of(self.before_ms_max.min(500), self.before_ms_max);
+        self.kills_max = scale.of(self.kills_max.min(2), self.kills_max);
+        self
+    }
+}
+
 /// What a program does in a round.
 trait ProgramRound: Sync {
     /// How often the server is killed meanwhile, and another mount checked.
@@ -282,7 +291,7 @@ fn run_killed(
             result
         });
         let looker = scope.spawn(|| look(program, folders, &stored, &is_over));
-        let killed = kill(volume, rng, &program.pace(), &is_over, &mut done.kills);
+        let killed = kill(volume, rng, &program.pace().scaled(folders.kit.scale), &is_over, &mut done.kills);
         if killed.is_err() {
             // Ends the calls that wait, so that the threads end.
             volume.kill_mounts();
