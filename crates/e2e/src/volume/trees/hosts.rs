@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::super::VolumeRig;
 use super::super::takeover::relay::SocketRelay;
@@ -28,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const SHORT_CUT_MS: [u64; 2] = [300, 2500];
 /// The time of a cut that is longer than the lease and the drift of clocks.
 const LONG_CUT: Duration = Duration::from_millis(7500);
+/// The number of lines of a process's output that are shown if a run fails.
+const LAST_LINES: usize = 8;
 /// What is written to a probe, and lost.
 const PROBE_BYTES: [u8; 4096] = [0x55; 4096];
 
@@ -133,28 +135,27 @@ impl HeldProbe {
     /// Makes a probe on a mount.
     pub fn new(mount: &Path, number: u64) -> Result<HeldProbe> {
         let path = mount.join(format!("probe-{number}"));
-        let file = File::create_new(&path)?;
-        file.sync_all()?;
+        let file = File::create_new(&path).context("a probe")?;
+        file.sync_all().context("fsync of a probe")?;
         Ok(HeldProbe { file, path })
     }
 
     /// Writes to it, so that its mount holds it.
     pub fn hold(&self) -> Result<()> {
-        Ok(self.file.write_all_at(&PROBE_BYTES, 0)?)
+        self.file.write_all_at(&PROBE_BYTES, 0).context("a write to a probe")
     }
 
     /// Reads it on another mount.
     pub fn need(&self, other: &Path) -> Result<()> {
         let name = self.path.file_name().unwrap_or_default();
-        fs::read(other.join(name))?;
-        Ok(())
+        fs::read(other.join(name)).map(drop).context("a read of a probe")
     }
 
     /// Removes it. *Errors*: the session in which it was opened has not ended.
     pub fn end(self) -> Result<()> {
         let synced = self.file.sync_all();
         drop(self.file);
-        fs::remove_file(&self.path)?;
+        fs::remove_file(&self.path).context("the end of a probe")?;
         let errno = synced.as_ref().err().and_then(std::io::Error::raw_os_error);
         ensure!(errno == Some(libc::EIO), "the session was not ended: fsync of its file gives {synced:?}");
         Ok(())
@@ -265,6 +266,17 @@ impl TreeHosts {
         let check = self.volume.check()?;
         ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
         Ok(())
+    }
+
+    /// The last lines that the server and the mounts printed.
+    pub fn last_words(&self) -> String {
+        let names = ["server".to_owned()].into_iter().chain((0..self.places.len()).map(|host| format!("m{host}")));
+        let words = names.map(|name| {
+            let text = self.volume.log(&name);
+            let lines: Vec<&str> = text.lines().collect();
+            format!("{name} printed: {}", lines[lines.len().saturating_sub(LAST_LINES)..].join(" / "))
+        });
+        words.collect::<Vec<_>>().join("\n")
     }
 
     /// Unmounts everything, ends the server, and checks the volume.

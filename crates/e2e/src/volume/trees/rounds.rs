@@ -47,11 +47,11 @@ struct TreeRun<'a> {
 /// Does what the plan says, on a new volume. *Errors*: the first difference, or the volume's check found a problem.
 pub fn run(plan: &TreePlan) -> Result<TreeCallCounts> {
     let mut run = TreeRun::new(plan)?;
-    let at = |run: &TreeRun<'_>| format!("seed {}, after {} calls", plan.seed, run.sides.counts.calls);
     let done = run.rounds();
     let stalled = run.sides.check_beat();
-    stalled.and(done).with_context(|| at(&run))?;
-    run.end().with_context(|| at(&run))?;
+    let ended = stalled.and(done).and_then(|()| run.end());
+    let at = || format!("seed {}, after {} calls", plan.seed, run.sides.counts.calls);
+    ended.map_err(|error| anyhow!("{error:#}\n{}", run.hosts.last_words())).with_context(at)?;
     Ok(run.sides.counts)
 }
 
@@ -200,6 +200,7 @@ impl TreeRun<'_> {
                 let found = found.context("while the host was away")?;
                 probe.end()?;
                 self.sides.close(host);
+                self.hear_of_loss(host)?;
                 found
             }
         };
@@ -293,8 +294,15 @@ impl TreeRun<'_> {
         }
     }
 
+    /// Lets `fsync` of a directory report, once, that changes of names of the ended session may be lost.
+    fn hear_of_loss(&self, host: usize) -> Result<()> {
+        let sync = || File::open(&self.sides.roots[host]).context("the root")?.sync_all().context("fsync of the root");
+        sync().or_else(|_| sync())
+    }
+
     fn sync(&self, states: &mut CallBurst, host: usize) -> Result<()> {
-        File::open(&self.sides.roots[host])?.sync_all()?;
+        let root = File::open(&self.sides.roots[host]).context("the root")?;
+        root.sync_all().context("fsync of the root")?;
         states.keep_names(states.last());
         Ok(())
     }
