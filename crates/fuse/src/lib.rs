@@ -10,7 +10,7 @@
 //! | `decode`, `request` | decoding bytes into requests |
 //! | `reply`, `attributes`, `directory` | encoding answers into bytes |
 //! | `negotiate` | `INIT` |
-//! | `channel`, `mount`, `notify`, `apart`, `guard`, `backing` | the kernel's side |
+//! | `channel`, `mount`, `notify`, `guard`, `backing` | the kernel's side |
 //! | `pool`, `flights` | memory of requests, and the requests in flight |
 //! | `file_system` | the trait of a file system, with a method for each call |
 //! | `connection` | the loop: one step reads one request and hands it over |
@@ -33,7 +33,6 @@
 //! }
 //! ```
 
-mod apart;
 mod attributes;
 mod backing;
 mod channel;

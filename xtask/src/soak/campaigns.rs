@@ -297,16 +297,7 @@ pub const CAMPAIGNS: &[SoakCampaign] = &[
     SoakCampaign {
         name: "volume-tree",
         program: CampaignProgram::Of { program: "e2e-campaigns", campaign: "volume-tree" },
-        arguments: &[
-            "--operations",
-            "{operations}",
-            "--calls",
-            "{calls}",
-            "--faults",
-            "{faults}",
-            "--seed",
-            "{seed}",
-        ],
+        arguments: &["--operations", "{operations}", "--calls", "{calls}", "--faults", "{faults}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{operations}", "20000", "2000"), ("{calls}", "100000", "2000"), ("{faults}", "210", "7")],
     },

@@ -125,7 +125,10 @@ impl ProgramRound for MaildirRound {
         let readers = [claim(&folders.third, 0)?, claim(&folders.there, 1)?];
         let deliverers = [deliver(&folders.here, 0)?, deliver(&folders.there, 1)?];
         for deliverer in deliverers {
-            ended(deliverer, || Ok(stored.store(delivered(folders)?.len() as u64, Ordering::Release)))?;
+            ended(deliverer, || {
+                stored.store(delivered(folders)?.len() as u64, Ordering::Release);
+                Ok(())
+            })?;
         }
         fs::write(&stop, b"")?;
         for reader in readers {

@@ -32,7 +32,10 @@ impl ProgramRound for SharedCompileRound {
             command.arg("-j2").arg(format!("DONE={}", list(folders).display()));
             halves.push(GuardedProcess::spawn(goal, command, &folders.beside.join(goal), None)?);
         }
-        let count = || Ok::<_, anyhow::Error>(stored.store(finished(folders)?.len() as u64, Ordering::Release));
+        let count = || {
+            stored.store(finished(folders)?.len() as u64, Ordering::Release);
+            Ok::<_, anyhow::Error>(())
+        };
         for half in &mut halves {
             let deadline = std::time::Instant::now() + LIMIT;
             while half.try_status().is_none() && std::time::Instant::now() < deadline {

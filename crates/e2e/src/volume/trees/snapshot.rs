@@ -164,11 +164,14 @@ impl TreeEntry {
     }
 }
 
+/// An inode, and its bytes.
+type KeptBytes = (File, Option<Arc<Vec<u8>>>);
+
 /// Reads trees.
 #[derive(Debug, Default)]
 pub struct TreeReader {
     /// If it keeps bytes: the bytes of each inode, and the inode, so that its number is not used again.
-    kept: Option<HashMap<u64, (File, Option<Arc<Vec<u8>>>)>>,
+    kept: Option<HashMap<u64, KeptBytes>>,
 }
 
 impl TreeReader {

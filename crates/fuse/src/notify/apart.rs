@@ -38,11 +38,13 @@ impl KernelMessage {
     }
 }
 
+/// The messages, and the results, in the same order.
+type MessageEnds = (Sender<KernelMessage>, Receiver<io::Result<()>>);
+
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ApartThread {
-    /// The messages, and the results, in the same order.
-    ends: Mutex<Option<(Sender<KernelMessage>, Receiver<io::Result<()>>)>>,
+    ends: Mutex<Option<MessageEnds>>,
     thread: Option<JoinHandle<()>>,
 }
 

@@ -4,11 +4,14 @@
 //! may be sent in [`serve`](crate::FuseFileSystem::serve): those about names wait for the lock of the directory, which a
 //! call that changes or looks up names there holds; those about contents wait for pages that are read or written.
 
+mod apart;
+
 use std::io;
 
 use zerocopy::IntoBytes;
 
-use crate::apart::{ApartThread, KernelMessage};
+use apart::{ApartThread, KernelMessage};
+
 use crate::channel::FuseChannel;
 use crate::protocol::answers::{DeleteOut, InvalidateEntryOut, InvalidateNodeOut, StoreOut};
 use crate::protocol::notice;
