@@ -9,7 +9,7 @@
 //! 2. The data of files is not in this order, and may be older or newer than the names. Each byte of a file, and its
 //!    size, is that after some call of the burst, and not older than the last `fsync` of the file, a write through
 //!    `O_SYNC` or `O_DSYNC`, a truncation or `fallocate` of this range, the rename with which the file replaced another
-//!    one, and the close after it was cut to nothing. No byte is zero because only its size was kept.
+//!    one, and the first close after it was cut to nothing. No byte is zero because only its size was kept.
 //!
 //! The bytes of files that were not written in the burst are the same in all of its states, so they may not differ.
 

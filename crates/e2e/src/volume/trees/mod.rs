@@ -10,7 +10,7 @@
 //! | `hosts` | the mounts, their networks, and the faults |
 //! | `rounds` | the rounds: calls on all mounts, a comparison, a burst of calls on one mount, a fault, a comparison |
 //!
-//! Promises: no process is started while a call is under way; a seed repeats the calls of a run and the kinds and
+//! Promises: no process that is started has files of the volume open; a seed repeats the calls of a run and the kinds and
 //! places of its faults, but not the moment at which a signal interrupts a call. Leaves to others: a server on another
 //! host (`takeover`).
 

@@ -226,6 +226,7 @@ impl TreeRun<'_> {
         (host, other, calls): (usize, usize, u64),
         rng: &mut SeededRng,
     ) -> Result<RecordedBurst> {
+        self.sides.begin_burst();
         let mut reader = TreeReader::keeping();
         let mut states = CallBurst::new(reader.read(&self.sides.model)?);
         let is_raced = fault.kills_mount() && self.plan.planted.is_none() && rng.chance(0.5);

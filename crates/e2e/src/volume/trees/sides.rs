@@ -3,7 +3,8 @@
 //! Owns: the open files of both sides and the mounts to which they belong, a call on both sides, and the comparison of
 //! the results. Leaves to others: the comparison of trees (`snapshot`, `burst`).
 
-use std::fs;
+use std::collections::HashSet;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,8 @@ pub enum CallEnd {
 pub struct FileBefore {
     /// The inode whose bytes the call may change or make durable.
     inode: Option<u64>,
+    /// The size of this inode.
+    size: u64,
     /// The inode that replaces a file.
     replaces: Option<u64>,
     flags: i32,
@@ -47,6 +50,8 @@ pub struct TreeSides {
     volume: ComparedSide,
     beside: ComparedSide,
     files: Vec<OpenedFile>,
+    /// The inodes that a host has cut to nothing since a burst began, and not closed since.
+    emptied: HashSet<u64>,
     /// The directory of the tree on each mount.
     pub roots: Vec<PathBuf>,
     /// The directory beside the volume.
@@ -65,6 +70,7 @@ impl TreeSides {
             volume: ComparedSide::default(),
             beside: ComparedSide::default(),
             files: Vec::new(),
+            emptied: HashSet::new(),
             roots,
             model,
             counts: TreeCallCounts::default(),
@@ -132,31 +138,32 @@ impl TreeSides {
         matches!(drawn.call, TreeCall::Open(..)) && *found == Err(libc::ENXIO) && expected.is_ok() && is_pipe()
     }
 
+    /// A burst begins.
+    pub fn begin_burst(&mut self) {
+        self.emptied.clear();
+    }
+
     /// What must be known before a call, to say afterwards what it [made durable](TreeSides::marks).
     pub fn before(&self, drawn: &DrawnCall) -> FileBefore {
         let (path, second) = (self.model.join(&drawn.path), self.model.join(&drawn.second));
-        let open = |file: usize| {
-            let inode = self.beside.open[file].metadata().ok().filter(fs::Metadata::is_file);
-            FileBefore { inode: inode.map(|file| file.ino()), flags: self.files[file].flags, replaces: None }
+        let regular = |file: io::Result<Metadata>| file.ok().filter(Metadata::is_file);
+        let of = |file: Option<Metadata>, flags: i32| {
+            let (inode, size) = file.map(|file| (file.ino(), file.len())).unzip();
+            FileBefore { inode, size: size.unwrap_or(0), flags, replaces: None }
         };
-        let regular =
-            |path: &Path| fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|file| file.ino());
         match drawn.call {
-            TreeCall::Truncate(_) | TreeCall::Open(..) => {
-                let inode = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|file| file.ino());
-                FileBefore { inode, ..FileBefore::default() }
+            TreeCall::Truncate(_) | TreeCall::Open(..) | TreeCall::ReadWhole => of(regular(fs::metadata(path)), 0),
+            TreeCall::Rename(0) => {
+                let inode = |path: &Path| regular(fs::symlink_metadata(path)).map(|file| file.ino());
+                let target = inode(&second);
+                let replaces = inode(&path).filter(|source| target.is_some_and(|target| target != *source));
+                FileBefore { replaces, ..FileBefore::default() }
             }
-            TreeCall::Rename(0) => match (regular(&path), regular(&second)) {
-                (Some(source), Some(target)) if source != target => {
-                    FileBefore { replaces: Some(source), ..FileBefore::default() }
-                }
-                _ => FileBefore::default(),
-            },
             TreeCall::Write(file, ..)
             | TreeCall::Cut(file, _)
             | TreeCall::Allocate(file, ..)
             | TreeCall::Sync(file)
-            | TreeCall::Close(file) => open(file),
+            | TreeCall::Close(file) => of(regular(self.beside.open[file].metadata()), self.files[file].flags),
             _ => FileBefore::default(),
         }
     }
@@ -171,7 +178,14 @@ impl TreeSides {
     }
 
     /// What a call that succeeded has made durable.
-    pub fn marks(&self, drawn: &DrawnCall, before: FileBefore) -> Vec<DurableMark> {
+    pub fn marks(&mut self, drawn: &DrawnCall, before: FileBefore) -> Vec<DurableMark> {
+        let is_emptying = match drawn.call {
+            TreeCall::Open(flags, _) => flags & libc::O_TRUNC != 0,
+            TreeCall::Truncate(size) | TreeCall::Cut(_, size) => size == 0,
+            _ => false,
+        };
+        // A file that was empty is not cut: it has no old contents.
+        self.emptied.extend(before.inode.filter(|_| is_emptying && before.size > 0));
         let Some(inode) = before.inode.or(before.replaces) else { return Vec::new() };
         let mark = |range, extends, is_durable| vec![DurableMark { inode, range, extends, is_durable }];
         let end = |offset: u64, length: u64| offset.saturating_add(length);
@@ -191,7 +205,7 @@ impl TreeSides {
                 mark(offset..end(offset, length), false, false)
             }
             TreeCall::Rename(_) => mark(WHOLE, false, false),
-            TreeCall::Close(_) if before.flags & libc::O_TRUNC != 0 => mark(WHOLE, false, false),
+            TreeCall::Close(_) | TreeCall::ReadWhole if self.emptied.remove(&inode) => mark(WHOLE, false, false),
             _ => Vec::new(),
         }
     }
