@@ -5,7 +5,7 @@
 //! Until then new requests are accepted, which nobody answers, and these may hold the lock. So a second process waits for
 //! the end of this one, and then aborts the connection, which fails all requests.
 //!
-//! The second process is a shell, in a process group of its own. If it is killed, too, nothing else changes.
+//! The second process is a shell, in its own process group. If it is killed, too, nothing else changes.
 
 use std::fs::File;
 use std::io::{self, PipeWriter};

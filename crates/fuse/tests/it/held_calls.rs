@@ -159,7 +159,7 @@ fn in_time(deadline: Instant, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Runs one cell of the table in a process of its own. Returns what was wrong, and how many messages waited for the call.
+/// Runs one cell of the table in its own process. Returns what was wrong, and how many messages waited for the call.
 /// `None`: this machine cannot mount.
 fn run(test: &str, call: HeldCall, notice: KernelNotice, end: HeldEnd) -> Option<(Vec<String>, usize)> {
     let mut process = HoldingProcess::start(test)?;

@@ -498,7 +498,7 @@ impl VolumeClient {
                         let _ = WaitKind::Kernel.during(0, forgotten).await;
                     }
                     self.shared.session.reclaim(epoch, Vec::new(), false).await;
-                    // A newer server has an event of its own.
+                    // A newer server has its own event.
                     if !self.open_all_again(epoch).await {
                         continue;
                     }

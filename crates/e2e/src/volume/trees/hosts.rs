@@ -1,4 +1,4 @@
-//! The mounts of a volume, each on a network of its own to the server, and what is done to them.
+//! The mounts of a volume, each with its own network to the server, and what is done to them.
 //!
 //! Owns: the mounts, their relays, the kinds of faults, and the end of calls that never return. Promises: if no call
 //! returns for [`STALL_MAX`], all mounts are killed, so that the call fails.

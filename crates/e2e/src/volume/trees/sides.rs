@@ -79,7 +79,7 @@ impl TreeSides {
         }
     }
 
-    /// Draws a call for a host; with `alone`, of its own files only.
+    /// Draws a call for a host; with `alone`, only on files that it alone uses.
     pub fn draw(&self, rng: &mut SeededRng, host: usize, alone: bool, known: &[PathBuf]) -> DrawnCall {
         let is_usable = |file: &usize| !alone || self.files[*file].host == host;
         let files: Vec<usize> = (0..self.files.len()).filter(is_usable).collect();

@@ -387,7 +387,7 @@ fn mount_killed_while_notifying_ends() {
         let name = |mount: &Path, name: &str| mount.join(format!("d{round}/{name}"));
         fs::create_dir(third.join(format!("d{round}"))).expect("it is made");
         fs::write(name(third, "seen"), b"").expect("it is made");
-        // This mount keeps that there is no such name, and is stopped: whoever makes one waits for it.
+        // This mount keeps that there is no such name, and is stopped: a host that makes one waits for it.
         assert!(fs::metadata(name(stopped, "new")).is_err() && fs::read_dir(stopped.join(format!("d{round}"))).is_ok());
         volume.signal_mount(1, libc::SIGSTOP);
         fs::metadata(name(first, "seen")).expect("it is there");

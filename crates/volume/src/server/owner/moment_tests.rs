@@ -107,7 +107,7 @@ impl WriterScene {
         answers
     }
 
-    /// Returns what the writer is asked for: inode, level and reason.
+    /// Returns what the writer must give back or commit: inode, level and reason.
     fn recalled(&mut self) -> Vec<(u64, u8, u8)> {
         let told = messages(&mut self.control).into_iter();
         told.filter_map(|message| match message {
