@@ -19,6 +19,43 @@ use crate::tokens::level;
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
 
+/// The options of the server with this number, on a separate host.
+pub(super) fn options(number: u32, previous_gone: bool, said_gone: &[&str]) -> ServerOptions {
+    let said_gone = said_gone.iter().map(|name| (*name).to_owned()).collect();
+    ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone, said_gone }
+}
+
+/// The server of a new volume.
+pub(super) async fn new_owner(name: &str) -> MetadataOwner {
+    lead(&volume(name).await, 0, false).await.0
+}
+
+/// Makes an inode; with number 0 the server chooses its number.
+pub(super) fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> MetadataOperation {
+    MetadataOperation::Create {
+        directory,
+        name: name.as_bytes().to_vec(),
+        mode,
+        owner: 0,
+        group: 0,
+        umask: 0,
+        device: 0,
+        target: Vec::new(),
+        target_block: None,
+        open: false,
+        inode,
+    }
+}
+
+/// Makes a file in the root.
+pub(super) fn create_file(name: &str, is_open: bool) -> MetadataOperation {
+    let mut create = create(ROOT, name, libc::S_IFREG | 0o644, 0);
+    if let MetadataOperation::Create { open, .. } = &mut create {
+        *open = is_open;
+    }
+    create
+}
+
 async fn owner() -> (MetadataOwner, Arc<ConnectionsState>, DiskPulse) {
     lead(&volume("owner").await, 0, false).await
 }
@@ -29,15 +66,7 @@ async fn lead(
     number: u32,
     previous_gone: bool,
 ) -> (MetadataOwner, Arc<ConnectionsState>, DiskPulse) {
-    let options = ServerOptions {
-        listen: Vec::new(),
-        tls: None,
-        number,
-        host: format!("h{number}"),
-        previous_gone,
-        said_gone: Vec::new(),
-    };
-    MetadataOwner::start(device.clone(), &options).await.expect("it starts")
+    MetadataOwner::start(device.clone(), &options(number, previous_gone, &[])).await.expect("it starts")
 }
 
 async fn volume(name: &str) -> SharedDevice {
@@ -128,20 +157,8 @@ fn state(owner: &MetadataOwner, block: u64) -> Option<ExtentState> {
 async fn freed_blocks_await_cached_maps() {
     let (mut owner, shared, _) = owner().await;
     let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
-    let create = MetadataOperation::Create {
-        directory: ROOT,
-        name: b"file".to_vec(),
-        mode: libc::S_IFREG | 0o644,
-        owner: 0,
-        group: 0,
-        umask: 0,
-        device: 0,
-        target: Vec::new(),
-        target_block: None,
-        open: true,
-        inode: 0,
-    };
-    let ServerAnswer::Attributes(made) = operate(&mut owner, sessions[0], create) else { panic!("it is made") };
+    let made = operate(&mut owner, sessions[0], create_file("file", true));
+    let ServerAnswer::Attributes(made) = made else { panic!("{made:?}") };
     let file = made.id();
     let ServerAnswer::Space(space) = ask(&mut owner, sessions[0], &MetadataQuestion::Space { blocks: 8 }) else {
         panic!("no space")
