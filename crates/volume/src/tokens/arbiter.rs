@@ -179,8 +179,17 @@ impl TokenArbiter {
         }
     }
 
-    /// Handles a session's request for a token.
-    pub fn acquire(&mut self, now: u64, session: u64, token: Token, level: u8, ticket: u64, waits: bool) {
+    /// Handles a session's request for a token. Returns the ticket of an earlier request of the session whose place this
+    /// one takes, if there is one: that one gets no action.
+    pub fn acquire(
+        &mut self,
+        now: u64,
+        session: u64,
+        token: Token,
+        level: u8,
+        ticket: u64,
+        waits: bool,
+    ) -> Option<u64> {
         let object = self.objects.entry(token).or_default();
         if let Some(grant) = object.grants.get_mut(&session)
             && grant.level >= level
@@ -198,15 +207,18 @@ impl TokenArbiter {
                 self.actions.extend(object.renumbered(session, token, self.sequence));
             }
             self.actions.push(TokenAction::Grant { session, ticket, held });
-            return self.settle(token, now);
+            self.settle(token, now);
+            return None;
         }
         // A request that is repeated after a lost connection keeps its place.
         let mut requests = object.waiters.iter_mut().filter(|waiter| !waiter.is_question);
+        let mut replaced = None;
         if let Some(known) = requests.find(|waiter| waiter.session == session) {
-            (known.ticket, known.level) = (ticket, known.level.max(level));
+            replaced = Some(std::mem::replace(&mut known.ticket, ticket));
+            known.level = known.level.max(level);
         } else if object.waiters.iter().filter(|waiter| !waiter.is_question).count() >= WAITERS_MAX {
             self.actions.push(TokenAction::Refuse { ticket });
-            return;
+            return None;
         } else {
             object.waiters.push_back(TokenWaiter { session, level, ticket, is_question: false });
         }
@@ -219,6 +231,7 @@ impl TokenArbiter {
                 self.settle(token, now);
             }
         }
+        replaced
     }
 
     /// Grants a token at once, if no session holds a conflicting level and no session waits for the token. `None`: the

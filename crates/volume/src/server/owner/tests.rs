@@ -358,6 +358,34 @@ async fn waits_name_waiter_and_holder() {
     assert_eq!(collected(&owner, WAIT_SHOWN), super::super::long_waits::ServerWaits::default());
 }
 
+/// A request for a token that is repeated on new connections waits once, and is gone with its session.
+#[tokio::test]
+async fn repeated_token_request_waits_once() {
+    let mut owner = new_owner("acquire").await;
+    let (holder, waiter) = (begin(&mut owner, 1), begin(&mut owner, 2));
+    let token = Token { object: FileId { inode: 7, generation: 1 }, what: TokenAspect::Data };
+    let (frames, mut answers) = mpsc::unbounded_channel();
+    let acquire = |owner: &mut MetadataOwner, session, connection| {
+        let reply = ReplySender::of_request(&frames, (session, connection, 1));
+        owner.apply(OwnerRequest::Acquire { session, wanted: (token, level::WRITE, true), reply });
+        owner.act();
+    };
+    acquire(&mut owner, holder, 1);
+    for connection in 1..10 {
+        acquire(&mut owner, waiter, connection);
+    }
+    assert_eq!(owner.grants.waiting().count(), 1);
+    // One that came on an earlier connection, and waited for something else, does not take the newest one's place.
+    acquire(&mut owner, waiter, 3);
+    let connections: Vec<u64> = owner.grants.waiting().map(|(_, _, reply)| reply.connection()).collect();
+    assert_eq!(connections, [9]);
+    owner.evict(waiter, "a test");
+    owner.act();
+    assert_eq!((owner.grants.waiting().count(), owner.grants.counts().1), (0, 0));
+    settle(&mut owner).await;
+    assert_eq!(messages(&mut answers).len(), 1, "the holder's grant");
+}
+
 #[tokio::test]
 async fn idle_connections_keep_no_host_out() {
     use crate::net::{ServerAddress, StreamListener};
