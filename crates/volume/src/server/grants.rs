@@ -155,6 +155,11 @@ impl TokenQueue {
         TokenCounts { held, waiting, kept: self.looks.count(), recalls: self.looks.recall_count() }
     }
 
+    /// Whether earlier sessions have not yet said, after a restart, what they hold.
+    pub fn is_expecting(&self) -> bool {
+        self.arbiter.is_expecting()
+    }
+
     /// Whether an earlier session has not yet said, after a restart, what it holds.
     pub fn is_expected(&self, session: u64) -> bool {
         self.arbiter.is_expected(session)

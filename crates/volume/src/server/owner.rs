@@ -155,7 +155,7 @@ impl MetadataOwner {
             sessions.iter().partition(|(_, session)| session.state == SessionState::Active);
         let silent = active.into_iter().filter(|(number, _)| self.presence.is_silent(*number)).map(named).collect();
         let set_aside = ended.into_iter().map(named).collect();
-        let (_, _, expected) = self.grants.counts();
+        let expected = self.grants.expected().0.len();
         let hosts = sessions.iter().map(|(number, session)| (*number, &*session.host)).collect();
         let waits = self.collected(WAIT_SHOWN).waits(&hosts);
         ServerOverview {
@@ -299,7 +299,7 @@ impl MetadataOwner {
             },
             OwnerRequest::Wish { session, wish, reply } => match self.image.is_active(session) {
                 Ok(()) => {
-                    let (is_grace, is_expected) = (self.grants.counts().2 > 0, self.grants.is_expected(session));
+                    let (is_grace, is_expected) = (self.grants.is_expecting(), self.grants.is_expected(session));
                     self.locking.wish(session, wish, reply, is_grace, is_expected);
                 }
                 Err(failure) => reply.send(Err(failure)),
@@ -383,7 +383,7 @@ impl MetadataOwner {
     fn push(&mut self, session: u64, end: (FileId, u64), reply: ReplySender) {
         match self.image.is_active(session) {
             Ok(()) => {
-                let told = self.pushes.push(session, end, reply, self.grants.counts().2 > 0);
+                let told = self.pushes.push(session, end, reply, self.grants.is_expecting());
                 told.iter().for_each(|(watcher, message)| self.grants.tell(*watcher, message));
             }
             Err(failure) => reply.send(Err(failure)),
@@ -417,7 +417,7 @@ impl MetadataOwner {
     /// Does what waited for sessions from before a restart: until each has said what it holds; or, for names, until each
     /// has begun to say it, before which it drops what it keeps, or may not use that any more.
     fn end_grace(&mut self) {
-        if self.grants.counts().2 == 0 {
+        if !self.grants.is_expecting() {
             if self.locking.is_early() {
                 self.locking.end_grace();
             }
