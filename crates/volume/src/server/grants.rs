@@ -145,6 +145,7 @@ impl TokenQueue {
 
     /// Returns the numbers of tokens held, of calls that wait for one, and of sessions that have not yet said what they
     /// hold.
+    #[cfg(test)]
     pub fn counts(&self) -> (usize, usize, usize) {
         self.arbiter.counts()
     }

@@ -343,8 +343,13 @@ impl MetadataOwner {
                 self.hold(HeldAnswer::Number(reply, resumed));
             }
             OwnerRequest::Reclaim { session, held, is_last, reply } => {
-                if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
-                    self.evict(wrong, "it holds a token that another session holds, too");
+                // What this session holds beside is recorded, too.
+                while let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
+                    let was_active = self.image.is_active(wrong).is_ok();
+                    self.evict(wrong, "it says that it holds a token which it cannot have, or another session has");
+                    if wrong == session || !was_active {
+                        break;
+                    }
                 }
                 self.grace.end_for(session);
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };

@@ -372,19 +372,22 @@ impl TokenArbiter {
         self.expect_no_more(now, session);
     }
 
-    /// Records what an earlier session says it holds, after a restart. Returns a session whose claim conflicts: this is
-    /// a bug, or a host that was restored from a snapshot.
+    /// Records what an earlier session says it holds, after a restart. Returns a session whose claim conflicts, or has a
+    /// number that no earlier server gave: this is a bug, or a host that was restored from a snapshot. When that session
+    /// is over, this must be called again, as the rest is not recorded.
     pub fn reclaim(&mut self, now: u64, session: u64, held: &[TokenGrant], is_last: bool) -> Option<u64> {
         if !self.expected.contains(&session) {
             return None;
         }
         for held in held {
+            if held.sequence > self.sequence {
+                return Some(session);
+            }
             let object = self.objects.entry(held.token).or_default();
             let other = object.grants.iter().find(|(of, grant)| **of != session && conflict(grant.level, held.level));
             if let Some((other, grant)) = other {
                 return Some(if grant.sequence < held.sequence { *other } else { session });
             }
-            self.sequence = self.sequence.max(held.sequence);
             let grant = SessionGrant { level: held.level, sequence: held.sequence, granted_ms: now, recalled: None };
             object.grants.insert(session, grant);
         }

@@ -332,6 +332,31 @@ async fn lost_session_completes_push() {
     assert!(matches!(messages(&mut answers)[..], [VolumeMessage::Answer(ServerAnswer::Done)]));
 }
 
+/// Of two sessions that both hold a token, one is ended; the other one has said all that it holds, and is waited for no
+/// more.
+#[tokio::test]
+async fn conflicting_claim_ends_one_session() {
+    let device = volume("claims").await;
+    let (mut first, ..) = lead(&device, 0, false).await;
+    let [wrong, right] = [begin(&mut first, 1), begin(&mut first, 2)];
+    settle(&mut first).await;
+    drop(first);
+    let (mut second, ..) = lead(&device, 0, true).await;
+    let (frames, _answers) = mpsc::unbounded_channel();
+    let held = |inode, sequence| {
+        let token = Token { object: FileId { inode, generation: 1 }, what: TokenAspect::Data };
+        crate::protocol::TokenGrant { token, level: level::WRITE, sequence }
+    };
+    let mut reclaim = |session, held, is_last| {
+        let reply = ReplySender::for_test(&frames, 1);
+        second.apply(OwnerRequest::Reclaim { session, held, is_last, reply });
+    };
+    reclaim(wrong, vec![held(7, 1)], false);
+    reclaim(right, vec![held(7, 2), held(8, 3)], true);
+    assert!(second.image.is_active(wrong).is_err() && second.image.is_active(right).is_ok());
+    assert_eq!(second.grants.counts(), (2, 0, 0));
+}
+
 #[tokio::test]
 async fn waits_name_waiter_and_holder() {
     let (mut owner, ..) = owner().await;
