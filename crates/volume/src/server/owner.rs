@@ -60,6 +60,10 @@ use storing::OwnerJournal;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
+/// The maximum number of requests that are handled before what follows from them is done.
+const REQUESTS_OF_TURN: usize = 1024;
+/// If periodic work is late by more than this, no request is handled before it.
+const TICK_LATE: Duration = Duration::from_millis(300);
 /// The lease of a session. *Units*: milliseconds.
 const SESSION_LEASE_MS: u32 = 5000;
 /// The most time by which a client's clock may fall behind during a lease.
@@ -205,21 +209,17 @@ impl MetadataOwner {
         seen: watch::Sender<ServerOverview>,
         mut stopped: watch::Receiver<bool>,
     ) -> Result<(), ServerError> {
-        let mut ticks = ticking();
+        let (mut ticks, mut ticked_at) = (ticking(), Instant::now());
         loop {
+            // Requests that come faster than they are done hold up no recall and no periodic work.
+            let is_late = ticked_at.elapsed() > TICK_LATE;
             tokio::select! {
                 biased;
                 (log, result) = appended(&mut self.journal.in_flight) => self.settle(log, result)?,
-                Some(request) = requests.recv(), if !self.journal.next.is_full() => {
-                    self.apply(request);
-                    while !self.journal.next.is_full() && let Ok(request) = requests.try_recv() {
-                        if self.grants.has_ready() {
-                            self.act();
-                        }
-                        self.apply(request);
-                    }
+                Some(request) = requests.recv(), if !self.journal.next.is_full() && !is_late => {
+                    self.apply_turn(request, &mut requests);
                 }
-                () = until(self.grants.wake_at()) => self.grants.wake(),
+                () = until(self.grants.wake_at()) => {}
                 () = until(self.journal.next.due_at()), if self.journal.in_flight.is_none() => {}
                 gone = self.proofs.gone() => self.confirm_gone(&gone, "a lock on the disk says so"),
                 _ = ticks.tick() => {
@@ -227,10 +227,12 @@ impl MetadataOwner {
                     self.end_late_sessions();
                     self.background().await?;
                     let _ = seen.send_replace(self.overview());
+                    ticked_at = Instant::now();
                 }
                 // The value changes only once, to stop the server.
                 _ = stopped.changed() => break,
             }
+            self.grants.wake();
             self.act();
             if self.is_append_due() {
                 self.begin_append()?;
@@ -254,6 +256,21 @@ impl MetadataOwner {
         // its last append plus `APPENDS_MAX`, so blocks that are freed from now on must get a later number.
         let sequence = self.journal.sequence + APPENDS_MAX + 1;
         AppendStamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
+    }
+
+    /// Handles a request, and those that have come meanwhile.
+    fn apply_turn(&mut self, request: OwnerRequest, requests: &mut mpsc::Receiver<OwnerRequest>) {
+        self.apply(request);
+        for _ in 1..REQUESTS_OF_TURN {
+            if self.journal.next.is_full() {
+                return;
+            }
+            let Ok(request) = requests.try_recv() else { return };
+            if self.grants.has_ready() {
+                self.act();
+            }
+            self.apply(request);
+        }
     }
 
     fn apply(&mut self, request: OwnerRequest) {
@@ -356,7 +373,9 @@ impl MetadataOwner {
                 self.hold(HeldAnswer::Call(reply, said.map(|()| ServerAnswer::Done)));
             }
             OwnerRequest::Acknowledge { session, acknowledged, drained, is_answered } => {
-                self.presence.renewed(session, is_answered);
+                if self.image.is_active(session).is_ok() {
+                    self.presence.renewed(session, is_answered);
+                }
                 self.image.acknowledge(session, acknowledged, drained);
                 // Replies are forgotten at once, because ticks are delayed while requests arrive. An error occurs again
                 // at the next tick and ends the server.
@@ -379,6 +398,10 @@ impl MetadataOwner {
                     None => self.end(session),
                     Some((_, found)) => Err(active(session, &found.host)),
                 };
+                // If its host goes on nevertheless, it cannot renew the lease.
+                if ended.is_ok() {
+                    self.shared.barred().insert(session);
+                }
                 self.hold(HeldAnswer::Number(reply, ended));
             }
         }

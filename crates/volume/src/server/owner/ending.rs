@@ -187,6 +187,9 @@ mod tests {
         assert!(began != earlier && silence(began) < LEASE_AND_DRIFT && silence(earlier) > LEASE_AND_DRIFT);
         let silent: Vec<u64> = owner.overview().silent.into_iter().map(|(number, _)| number).collect();
         assert_eq!(silent, [earlier]);
+        // What an operator says is gone cannot renew its lease, if it is not.
+        owner.apply(OwnerRequest::Release { session: earlier, reply: tokio::sync::oneshot::channel().0 });
+        assert!(owner.image.is_active(earlier).is_err() && owner.shared.barred().contains(&earlier));
     }
 
     #[tokio::test]

@@ -332,6 +332,19 @@ async fn lost_session_completes_push() {
     assert!(matches!(messages(&mut answers)[..], [VolumeMessage::Answer(ServerAnswer::Done)]));
 }
 
+/// However many requests wait, what follows from some of them is done before the others.
+#[tokio::test]
+async fn requests_are_handled_in_turns() {
+    let mut owner = new_owner("turns").await;
+    let (sender, mut requests) = mpsc::channel(2 * REQUESTS_OF_TURN);
+    let request = || OwnerRequest::NameDropped { session: 1, number: 1 };
+    for _ in 0..REQUESTS_OF_TURN + 9 {
+        sender.try_send(request()).unwrap_or_else(|_| panic!("there is room"));
+    }
+    owner.apply_turn(request(), &mut requests);
+    assert_eq!(requests.len(), 10);
+}
+
 /// Of two sessions that both hold a token, one is ended; the other one has said all that it holds, and is waited for no
 /// more.
 #[tokio::test]
