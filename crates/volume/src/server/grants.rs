@@ -79,6 +79,13 @@ struct DeferredAcquire {
     has_waited: bool,
 }
 
+/// A request for a token that waits in the arbiter.
+struct WaitingAcquire {
+    session: u64,
+    file: FileId,
+    reply: ReplySender,
+}
+
 /// The tokens, and the calls that wait for them.
 pub(super) struct TokenQueue {
     arbiter: TokenArbiter,
@@ -90,7 +97,7 @@ pub(super) struct TokenQueue {
     started: Instant,
     epoch: u64,
     next_ticket: u64,
-    acquiring: HashMap<u64, (FileId, ReplySender)>,
+    acquiring: HashMap<u64, WaitingAcquire>,
     looking: HashMap<u64, WaitingQuestion>,
     /// The control connection of each session.
     controls: HashMap<u64, Frames>,
@@ -138,6 +145,7 @@ impl TokenQueue {
 
     /// Returns the numbers of tokens held, of calls that wait for one, and of sessions that have not yet said what they
     /// hold.
+    #[cfg(test)]
     pub fn counts(&self) -> (usize, usize, usize) {
         self.arbiter.counts()
     }
@@ -146,6 +154,11 @@ impl TokenQueue {
     pub fn token_counts(&self) -> TokenCounts {
         let (held, waiting, _) = self.arbiter.counts();
         TokenCounts { held, waiting, kept: self.looks.count(), recalls: self.looks.recall_count() }
+    }
+
+    /// Whether earlier sessions have not yet said, after a restart, what they hold.
+    pub fn is_expecting(&self) -> bool {
+        self.arbiter.is_expecting()
     }
 
     /// Whether an earlier session has not yet said, after a restart, what it holds.
@@ -176,8 +189,15 @@ impl TokenQueue {
 
     fn acquire_now(&mut self, later: DeferredAcquire, ticket: u64) {
         let DeferredAcquire { session, token, level, waits, reply, .. } = later;
-        self.acquiring.insert(ticket, (token.object, reply));
-        self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
+        let replaced = self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
+        let mut waiting = WaitingAcquire { session, file: token.object, reply };
+        // A request that came on an earlier connection may have waited for something else until now.
+        if let Some(earlier) = replaced.and_then(|ticket| self.acquiring.remove(&ticket))
+            && earlier.reply.connection() > waiting.reply.connection()
+        {
+            waiting = earlier;
+        }
+        self.acquiring.insert(ticket, waiting);
         if level == level::WRITE {
             // From now on the arbiter knows that the session writes, or waits to.
             self.looks.end_change(&[attributes_of(token)]);
@@ -377,6 +397,7 @@ impl TokenQueue {
             self.looks.end_change(&[attributes_of(later.token)]);
         }
         self.gated.retain(|_, later| later.session != session);
+        self.acquiring.retain(|_, waiting| waiting.session != session);
         self.looks.forget(session);
         self.locals.forget(session);
         self.arbiter.forget(self.now(), session);
@@ -444,12 +465,16 @@ impl TokenQueue {
         for action in self.arbiter.take_actions() {
             match action {
                 TokenAction::Grant { session, ticket, held } => {
-                    acted.granted.extend(self.acquiring.remove(&ticket).map(|(_, reply)| (session, reply, held)));
+                    acted.granted.extend(self.acquiring.remove(&ticket).map(|waiting| (session, waiting.reply, held)));
                 }
                 TokenAction::Refuse { ticket } => {
-                    if let Some((_, reply)) = self.acquiring.remove(&ticket) {
+                    if let Some(waiting) = self.acquiring.remove(&ticket) {
                         let words = "others hold the token, or too many wait for it".to_owned();
-                        reply.send(Err(ServerRefusal { code: RefusalCode::Conflict, errno: libc::EAGAIN, words }));
+                        waiting.reply.send(Err(ServerRefusal {
+                            code: RefusalCode::Conflict,
+                            errno: libc::EAGAIN,
+                            words,
+                        }));
                     }
                 }
                 TokenAction::Recall { session, held, why } => {
@@ -470,7 +495,8 @@ impl TokenQueue {
 
     /// Returns the requests that wait: what each is about, the inode, and its reply.
     pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &ReplySender)> {
-        let acquiring = self.acquiring.values().map(|(file, reply)| (WaitSubject::Token, file.inode, reply));
+        let acquiring = self.acquiring.values();
+        let acquiring = acquiring.map(|waiting| (WaitSubject::Token, waiting.file.inode, &waiting.reply));
         let looking = self.looking.values().map(|looking| {
             let inode = match &looking.question {
                 MetadataQuestion::Lookup { directory, .. } | MetadataQuestion::ReadDirectory { directory, .. } => {

@@ -60,6 +60,10 @@ use storing::OwnerJournal;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
+/// The maximum number of requests that are handled before what follows from them is done.
+const REQUESTS_OF_TURN: usize = 1024;
+/// If periodic work is late by more than this, no request is handled before it.
+const TICK_LATE: Duration = Duration::from_millis(300);
 /// The lease of a session. *Units*: milliseconds.
 const SESSION_LEASE_MS: u32 = 5000;
 /// The most time by which a client's clock may fall behind during a lease.
@@ -155,7 +159,7 @@ impl MetadataOwner {
             sessions.iter().partition(|(_, session)| session.state == SessionState::Active);
         let silent = active.into_iter().filter(|(number, _)| self.presence.is_silent(*number)).map(named).collect();
         let set_aside = ended.into_iter().map(named).collect();
-        let (_, _, expected) = self.grants.counts();
+        let expected = self.grants.expected().0.len();
         let hosts = sessions.iter().map(|(number, session)| (*number, &*session.host)).collect();
         let waits = self.collected(WAIT_SHOWN).waits(&hosts);
         ServerOverview {
@@ -205,21 +209,17 @@ impl MetadataOwner {
         seen: watch::Sender<ServerOverview>,
         mut stopped: watch::Receiver<bool>,
     ) -> Result<(), ServerError> {
-        let mut ticks = ticking();
+        let (mut ticks, mut ticked_at) = (ticking(), Instant::now());
         loop {
+            // Requests that come faster than they are done hold up no recall and no periodic work.
+            let is_late = ticked_at.elapsed() > TICK_LATE;
             tokio::select! {
                 biased;
                 (log, result) = appended(&mut self.journal.in_flight) => self.settle(log, result)?,
-                Some(request) = requests.recv(), if !self.journal.next.is_full() => {
-                    self.apply(request);
-                    while !self.journal.next.is_full() && let Ok(request) = requests.try_recv() {
-                        if self.grants.has_ready() {
-                            self.act();
-                        }
-                        self.apply(request);
-                    }
+                Some(request) = requests.recv(), if !self.journal.next.is_full() && !is_late => {
+                    self.apply_turn(request, &mut requests);
                 }
-                () = until(self.grants.wake_at()) => self.grants.wake(),
+                () = until(self.grants.wake_at()) => {}
                 () = until(self.journal.next.due_at()), if self.journal.in_flight.is_none() => {}
                 gone = self.proofs.gone() => self.confirm_gone(&gone, "a lock on the disk says so"),
                 _ = ticks.tick() => {
@@ -227,10 +227,12 @@ impl MetadataOwner {
                     self.end_late_sessions();
                     self.background().await?;
                     let _ = seen.send_replace(self.overview());
+                    ticked_at = Instant::now();
                 }
                 // The value changes only once, to stop the server.
                 _ = stopped.changed() => break,
             }
+            self.grants.wake();
             self.act();
             if self.is_append_due() {
                 self.begin_append()?;
@@ -254,6 +256,21 @@ impl MetadataOwner {
         // its last append plus `APPENDS_MAX`, so blocks that are freed from now on must get a later number.
         let sequence = self.journal.sequence + APPENDS_MAX + 1;
         AppendStamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
+    }
+
+    /// Handles a request, and those that have come meanwhile.
+    fn apply_turn(&mut self, request: OwnerRequest, requests: &mut mpsc::Receiver<OwnerRequest>) {
+        self.apply(request);
+        for _ in 1..REQUESTS_OF_TURN {
+            if self.journal.next.is_full() {
+                return;
+            }
+            let Ok(request) = requests.try_recv() else { return };
+            if self.grants.has_ready() {
+                self.act();
+            }
+            self.apply(request);
+        }
     }
 
     fn apply(&mut self, request: OwnerRequest) {
@@ -299,7 +316,7 @@ impl MetadataOwner {
             },
             OwnerRequest::Wish { session, wish, reply } => match self.image.is_active(session) {
                 Ok(()) => {
-                    let (is_grace, is_expected) = (self.grants.counts().2 > 0, self.grants.is_expected(session));
+                    let (is_grace, is_expected) = (self.grants.is_expecting(), self.grants.is_expected(session));
                     self.locking.wish(session, wish, reply, is_grace, is_expected);
                 }
                 Err(failure) => reply.send(Err(failure)),
@@ -343,15 +360,22 @@ impl MetadataOwner {
                 self.hold(HeldAnswer::Number(reply, resumed));
             }
             OwnerRequest::Reclaim { session, held, is_last, reply } => {
-                if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
-                    self.evict(wrong, "it holds a token that another session holds, too");
+                // What this session holds beside is recorded, too.
+                while let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
+                    let was_active = self.image.is_active(wrong).is_ok();
+                    self.evict(wrong, "it says that it holds a token which it cannot have, or another session has");
+                    if wrong == session || !was_active {
+                        break;
+                    }
                 }
                 self.grace.end_for(session);
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
                 self.hold(HeldAnswer::Call(reply, said.map(|()| ServerAnswer::Done)));
             }
             OwnerRequest::Acknowledge { session, acknowledged, drained, is_answered } => {
-                self.presence.renewed(session, is_answered);
+                if self.image.is_active(session).is_ok() {
+                    self.presence.renewed(session, is_answered);
+                }
                 self.image.acknowledge(session, acknowledged, drained);
                 // Replies are forgotten at once, because ticks are delayed while requests arrive. An error occurs again
                 // at the next tick and ends the server.
@@ -374,6 +398,10 @@ impl MetadataOwner {
                     None => self.end(session),
                     Some((_, found)) => Err(active(session, &found.host)),
                 };
+                // If its host goes on nevertheless, it cannot renew the lease.
+                if ended.is_ok() {
+                    self.shared.barred().insert(session);
+                }
                 self.hold(HeldAnswer::Number(reply, ended));
             }
         }
@@ -383,7 +411,7 @@ impl MetadataOwner {
     fn push(&mut self, session: u64, end: (FileId, u64), reply: ReplySender) {
         match self.image.is_active(session) {
             Ok(()) => {
-                let told = self.pushes.push(session, end, reply, self.grants.counts().2 > 0);
+                let told = self.pushes.push(session, end, reply, self.grants.is_expecting());
                 told.iter().for_each(|(watcher, message)| self.grants.tell(*watcher, message));
             }
             Err(failure) => reply.send(Err(failure)),
@@ -417,7 +445,7 @@ impl MetadataOwner {
     /// Does what waited for sessions from before a restart: until each has said what it holds; or, for names, until each
     /// has begun to say it, before which it drops what it keeps, or may not use that any more.
     fn end_grace(&mut self) {
-        if self.grants.counts().2 == 0 {
+        if !self.grants.is_expecting() {
             if self.locking.is_early() {
                 self.locking.end_grace();
             }

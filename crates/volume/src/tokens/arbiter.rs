@@ -179,8 +179,17 @@ impl TokenArbiter {
         }
     }
 
-    /// Handles a session's request for a token.
-    pub fn acquire(&mut self, now: u64, session: u64, token: Token, level: u8, ticket: u64, waits: bool) {
+    /// Handles a session's request for a token. Returns the ticket of an earlier request of the session whose place this
+    /// one takes, if there is one: that one gets no action.
+    pub fn acquire(
+        &mut self,
+        now: u64,
+        session: u64,
+        token: Token,
+        level: u8,
+        ticket: u64,
+        waits: bool,
+    ) -> Option<u64> {
         let object = self.objects.entry(token).or_default();
         if let Some(grant) = object.grants.get_mut(&session)
             && grant.level >= level
@@ -198,15 +207,18 @@ impl TokenArbiter {
                 self.actions.extend(object.renumbered(session, token, self.sequence));
             }
             self.actions.push(TokenAction::Grant { session, ticket, held });
-            return self.settle(token, now);
+            self.settle(token, now);
+            return None;
         }
         // A request that is repeated after a lost connection keeps its place.
         let mut requests = object.waiters.iter_mut().filter(|waiter| !waiter.is_question);
+        let mut replaced = None;
         if let Some(known) = requests.find(|waiter| waiter.session == session) {
-            (known.ticket, known.level) = (ticket, known.level.max(level));
+            replaced = Some(std::mem::replace(&mut known.ticket, ticket));
+            known.level = known.level.max(level);
         } else if object.waiters.iter().filter(|waiter| !waiter.is_question).count() >= WAITERS_MAX {
             self.actions.push(TokenAction::Refuse { ticket });
-            return;
+            return None;
         } else {
             object.waiters.push_back(TokenWaiter { session, level, ticket, is_question: false });
         }
@@ -219,6 +231,7 @@ impl TokenArbiter {
                 self.settle(token, now);
             }
         }
+        replaced
     }
 
     /// Grants a token at once, if no session holds a conflicting level and no session waits for the token. `None`: the
@@ -359,19 +372,22 @@ impl TokenArbiter {
         self.expect_no_more(now, session);
     }
 
-    /// Records what an earlier session says it holds, after a restart. Returns a session whose claim conflicts: this is
-    /// a bug, or a host that was restored from a snapshot.
+    /// Records what an earlier session says it holds, after a restart. Returns a session whose claim conflicts, or has a
+    /// number that no earlier server gave: this is a bug, or a host that was restored from a snapshot. When that session
+    /// is over, this must be called again, as the rest is not recorded.
     pub fn reclaim(&mut self, now: u64, session: u64, held: &[TokenGrant], is_last: bool) -> Option<u64> {
         if !self.expected.contains(&session) {
             return None;
         }
         for held in held {
+            if held.sequence > self.sequence {
+                return Some(session);
+            }
             let object = self.objects.entry(held.token).or_default();
             let other = object.grants.iter().find(|(of, grant)| **of != session && conflict(grant.level, held.level));
             if let Some((other, grant)) = other {
                 return Some(if grant.sequence < held.sequence { *other } else { session });
             }
-            self.sequence = self.sequence.max(held.sequence);
             let grant = SessionGrant { level: held.level, sequence: held.sequence, granted_ms: now, recalled: None };
             object.grants.insert(session, grant);
         }

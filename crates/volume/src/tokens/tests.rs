@@ -49,6 +49,18 @@ fn new_server_numbers_grants_higher() {
     assert!(Some(first.sequence) > last, "the client ignores a grant with a lower number than one before");
 }
 
+/// A number that no earlier server gave is refused: the next number would be too large.
+#[test]
+fn impossible_number_is_not_reclaimed() {
+    let mut arbiter = TokenArbiter::new(2, [1, 2]);
+    assert_eq!(arbiter.reclaim(0, 1, &[held(level::READ, u64::MAX)], true), Some(1));
+    arbiter.forget(0, 1);
+    assert_eq!(arbiter.reclaim(0, 2, &[held(level::READ, 1)], true), None);
+    arbiter.acquire(0, 2, TOKEN, level::WRITE, 1, true);
+    let (_, next) = granted(&arbiter.take_actions()).expect("nobody else holds it");
+    assert!(next.sequence > 1 && next.sequence < u64::MAX);
+}
+
 /// The client answers with the level that it holds, although the recalled grant never arrived.
 #[test]
 fn lost_grant_recall_concerns_held_level() {

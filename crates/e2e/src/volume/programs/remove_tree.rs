@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -25,6 +25,8 @@ const FILE_BYTES: u64 = 8 << 10;
 /// *Units*: bytes.
 const MISSING_BYTES_MAX: u64 = 4 << 20;
 const START_BYTES_MAX: u64 = 26 << 20;
+/// The longest time for which the removal waits for a listing of the whole tree to begin.
+const MEETING_LIMIT: Duration = Duration::from_secs(30);
 /// The longest time until the space is free.
 const FREE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -35,6 +37,8 @@ pub(super) struct RemoveTreeRound {
     seen: Mutex<BTreeSet<String>>,
     /// The free space before the tree was made. *Units*: bytes.
     free_before: AtomicU64,
+    /// Whether another mount has begun to list the whole tree.
+    is_listed: AtomicBool,
 }
 
 impl ProgramRound for RemoveTreeRound {
@@ -54,6 +58,7 @@ impl ProgramRound for RemoveTreeRound {
         ensure!(all.len() as u64 == entries, "another mount lists {} of {entries} entries", all.len());
         *self.seen.lock().expect("no look panics") = all;
         stored.store(entries, Ordering::Release);
+        self.await_listing()?;
         if folders.seed.is_multiple_of(2) {
             // Two mounts remove the tree at once.
             std::thread::scope(|scope| {
@@ -69,6 +74,7 @@ impl ProgramRound for RemoveTreeRound {
     }
 
     fn look(&self, folders: &RoundFolders, before: u64) -> Result<bool> {
+        self.is_listed.fetch_or(before > 0, Ordering::AcqRel);
         list(tool("ls").arg("-lR").arg(&folders.there))?;
         if before > 0 {
             let found = listed(&folders.there)?;
@@ -102,6 +108,18 @@ impl ProgramRound for RemoveTreeRound {
                 );
                 std::thread::sleep(Duration::from_millis(100));
             }
+        }
+        Ok(())
+    }
+}
+
+impl RemoveTreeRound {
+    /// Waits until a listing has begun, so that the removal meets it, however small the tree is.
+    fn await_listing(&self) -> Result<()> {
+        let began = Instant::now();
+        while !self.is_listed.load(Ordering::Acquire) {
+            ensure!(began.elapsed() < MEETING_LIMIT, "no listing begins within {MEETING_LIMIT:?}");
+            std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }

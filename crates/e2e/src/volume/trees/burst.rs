@@ -21,17 +21,28 @@ use super::snapshot::TreeSnapshot;
 /// The range of a whole file.
 pub const WHOLE: Range<u64> = 0..u64::MAX;
 
-/// What is durable of a file, if the names after a call are.
+/// What is durable of a file after a call.
 #[derive(Debug, Clone)]
 pub struct DurableMark {
     /// The inode.
     pub inode: u64,
     /// The bytes that are not older than this call.
     pub range: Range<u64>,
-    /// Whether the call may have made the file longer without a write.
-    pub extends: bool,
-    /// Whether the call waited for the disk, so that all names of before are durable, too.
-    pub is_durable: bool,
+    /// The size to which the call may have made the file longer without a write, or 0.
+    pub extended_to: u64,
+    /// What else is durable.
+    pub order: MarkOrder,
+}
+
+/// With what the bytes of a [mark](DurableMark) are durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MarkOrder {
+    /// They are if the names after the call are.
+    WithNames,
+    /// They are at the return of the call, whatever names are left.
+    Data,
+    /// They are at the return of the call, and so are all names of before.
+    All,
 }
 
 /// What is left of a burst.
@@ -81,7 +92,7 @@ impl CallBurst {
     pub fn add(&mut self, state: TreeSnapshot, marks: Vec<DurableMark>) {
         self.states.push(state);
         let last = self.last();
-        if marks.iter().any(|mark| mark.is_durable) {
+        if marks.iter().any(|mark| mark.order == MarkOrder::All) {
             self.names_floor = last;
         }
         self.marks.extend(marks.into_iter().map(|mark| (last, mark)));
@@ -145,11 +156,8 @@ impl CallBurst {
     /// The bytes of an inode that it had after calls, with the last call until which it had them.
     fn contents(&self, inode: u64) -> Vec<(usize, &Arc<Vec<u8>>)> {
         let mut contents: Vec<(usize, &Arc<Vec<u8>>)> = Vec::new();
-        for (number, state) in self.states.iter().enumerate().skip(self.all_floor) {
-            let Some(bytes) = state.entries.values().find(|entry| entry.inode == inode).and_then(|entry| entry.bytes())
-            else {
-                continue;
-            };
+        for number in self.all_floor..=self.last() {
+            let Some(bytes) = self.bytes_after(number, inode) else { continue };
             match contents.last_mut() {
                 Some((until, last)) if Arc::ptr_eq(last, bytes) => *until = number,
                 _ => contents.push((number, bytes)),
@@ -158,23 +166,31 @@ impl CallBurst {
         contents
     }
 
+    /// The bytes of an inode after a call, if it had a name then.
+    fn bytes_after(&self, call: usize, inode: u64) -> Option<&Arc<Vec<u8>>> {
+        self.states[call].entries.values().find(|entry| entry.inode == inode)?.bytes()
+    }
+
     /// Judges the bytes of a file that are not its last ones.
     fn file(&self, bytes: &[u8], inode: u64, state: usize, contents: &[(usize, &Arc<Vec<u8>>)]) -> Result<(), String> {
+        let of_file = self.marks.iter().filter(|(_, mark)| mark.inode == inode);
+        let extended_to = of_file.clone().map(|(_, mark)| mark.extended_to).max().unwrap_or(0);
+        // What is written to a file without a name may be dropped.
+        let is_data = |at: usize, order: MarkOrder| order == MarkOrder::Data && self.bytes_after(at, inode).is_some();
         let marks: Vec<&(usize, DurableMark)> =
-            self.marks.iter().filter(|(at, mark)| mark.inode == inode && *at <= state).collect();
+            of_file.filter(|(at, mark)| *at <= state || is_data(*at, mark.order)).collect();
         let size_floor = marks.iter().map(|(at, _)| *at).max().unwrap_or(0);
         let mut sizes = contents.iter().filter(|(until, _)| *until >= size_floor);
         if !sizes.any(|(_, content)| content.len() == bytes.len()) {
             let sizes: Vec<_> = contents.iter().map(|(until, content)| (until, content.len())).collect();
             return Err(format!("{} bytes; after calls: {sizes:?}, at least {size_floor}", bytes.len()));
         }
-        let is_extended = self.marks.iter().any(|(_, mark)| mark.inode == inode && mark.extends);
         for (offset, byte) in bytes.iter().enumerate() {
             let covers = |mark: &DurableMark| mark.range.contains(&(offset as u64));
             let floor = marks.iter().filter(|(_, mark)| covers(mark)).map(|(at, _)| *at).max().unwrap_or(0);
             let is_of = |content: &Arc<Vec<u8>>| match content.get(offset) {
                 Some(written) => written == byte,
-                None => is_extended && *byte == 0,
+                None => (offset as u64) < extended_to && *byte == 0,
             };
             if !contents.iter().any(|(until, content)| *until >= floor && is_of(content)) {
                 return Err(format!("byte {byte} at {offset} of {} is of no call from {floor} on", bytes.len()));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 
-use super::burst::{DurableMark, WHOLE};
+use super::burst::{DurableMark, MarkOrder, WHOLE};
 use super::calls::{ComparedSide, DrawChoice, DrawnCall, Given, OPEN_MAX, TreeCall, draw};
 use super::hosts::CallBeat;
 use super::{PlantedMistake, TreeCallCounts};
@@ -187,25 +187,32 @@ impl TreeSides {
         // A file that was empty is not cut: it has no old contents.
         self.emptied.extend(before.inode.filter(|_| is_emptying && before.size > 0));
         let Some(inode) = before.inode.or(before.replaces) else { return Vec::new() };
-        let mark = |range, extends, is_durable| vec![DurableMark { inode, range, extends, is_durable }];
+        let mark = |range, extended_to, order| vec![DurableMark { inode, range, extended_to, order }];
         let end = |offset: u64, length: u64| offset.saturating_add(length);
         match drawn.call {
-            TreeCall::Open(flags, _) if flags & libc::O_TRUNC != 0 => mark(WHOLE, false, true),
-            TreeCall::Truncate(size) | TreeCall::Cut(_, size) => mark(size as u64..u64::MAX, true, true),
+            TreeCall::Open(flags, _) if flags & libc::O_TRUNC != 0 => mark(WHOLE, 0, MarkOrder::All),
+            TreeCall::Truncate(size) | TreeCall::Cut(_, size) => {
+                mark(size as u64..u64::MAX, size as u64, MarkOrder::All)
+            }
             TreeCall::Allocate(_, mode, offset, length) => {
                 let zeroes = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
-                let length = if zeroes { length as u64 } else { 0 };
-                mark(offset as u64..end(offset as u64, length), mode & libc::FALLOC_FL_KEEP_SIZE == 0, true)
+                let (offset, length) = (offset as u64, length as u64);
+                let is_longer = mode & libc::FALLOC_FL_KEEP_SIZE == 0;
+                let zeroed = if zeroes { length } else { 0 };
+                let extended_to = if is_longer { end(offset, length) } else { 0 };
+                mark(offset..end(offset, zeroed), extended_to, MarkOrder::All)
             }
-            TreeCall::Sync(_) => mark(WHOLE, false, true),
+            TreeCall::Sync(_) => mark(WHOLE, 0, MarkOrder::All),
             // Where an append has written is not known.
-            TreeCall::Write(_, offset, _, length) if before.flags & libc::O_DSYNC != 0 => {
+            TreeCall::Write(_, offset, _, length) if length > 0 && before.flags & libc::O_DSYNC != 0 => {
                 let is_append = before.flags & libc::O_APPEND != 0;
                 let length = if is_append { 0 } else { length as u64 };
-                mark(offset..end(offset, length), false, false)
+                mark(offset..end(offset, length), 0, MarkOrder::Data)
             }
-            TreeCall::Rename(_) => mark(WHOLE, false, false),
-            TreeCall::Close(_) | TreeCall::ReadWhole if self.emptied.remove(&inode) => mark(WHOLE, false, false),
+            TreeCall::Rename(_) => mark(WHOLE, 0, MarkOrder::WithNames),
+            TreeCall::Close(_) | TreeCall::ReadWhole if self.emptied.remove(&inode) => {
+                mark(WHOLE, 0, MarkOrder::WithNames)
+            }
             _ => Vec::new(),
         }
     }

@@ -32,6 +32,9 @@ const FORGET_MIN: Duration = Duration::from_millis(100);
 /// The longest time after which a kernel applies an answer that gives a name, unless the machine is very busy.
 const LATE_MAX: Duration = Duration::from_millis(200);
 
+/// A name, with its directory.
+type NameAt<'a> = (FileId, &'a [u8]);
+
 /// The names that were given in some time, and those of each inode.
 #[derive(Default)]
 struct ShownNames {
@@ -136,35 +139,27 @@ impl GivenNames {
 
     /// Begins a rename by this host: what the kernel shows under the old name it shows under the new one. Until
     /// [`end_rename`](Self::end_rename) neither name is given. Returns the time to wait before the rename.
-    pub fn begin_rename(
-        &mut self,
-        client: &VolumeClient,
-        from: (FileId, &[u8]),
-        to: (FileId, &[u8]),
-    ) -> Option<Duration> {
+    pub fn begin_rename(&mut self, client: &VolumeClient, from: NameAt<'_>, to: NameAt<'_>) -> Option<Duration> {
         for (directory, name) in [from, to] {
             *self.barred.entry((directory, name.to_vec())).or_default() += 1;
         }
-        self.carry(from, to).filter(|_| !client.keeps_names_of(to.0))
+        self.carry_unkept(client, from, to)
     }
 
     /// Ends a rename. If the session keeps no names of the new directory any more, returns the time until the kernel does
     /// not show the new name.
-    pub fn end_rename(
-        &mut self,
-        client: &VolumeClient,
-        from: (FileId, &[u8]),
-        to: (FileId, &[u8]),
-    ) -> Option<Duration> {
-        for (directory, name) in [from, to] {
-            let key = (directory, name.to_vec());
-            let count = self.barred.entry(key.clone()).or_default();
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.barred.remove(&key);
-            }
+    pub fn end_rename(&mut self, client: &VolumeClient, from: NameAt<'_>, to: NameAt<'_>) -> Option<Duration> {
+        [from, to].into_iter().for_each(|name| self.end_bar(name));
+        self.carry_unkept(client, from, to)
+    }
+
+    fn end_bar(&mut self, (directory, name): NameAt<'_>) {
+        let key = (directory, name.to_vec());
+        let count = self.barred.entry(key.clone()).or_default();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.barred.remove(&key);
         }
-        self.carry(from, to).filter(|_| !client.keeps_names_of(to.0))
     }
 
     /// Notes that another host changes a name; returns the time after which the kernel does not show it any more. `None`:
@@ -286,8 +281,13 @@ impl GivenNames {
         }
     }
 
+    /// Like [`carry`](Self::carry); returns no time if the session keeps names of the new directory.
+    fn carry_unkept(&mut self, client: &VolumeClient, from: NameAt<'_>, to: NameAt<'_>) -> Option<Duration> {
+        self.carry(from, to).filter(|_| !client.keeps_names_of(to.0))
+    }
+
     /// Notes that what the kernel shows under one name it shows under another one; returns for how long.
-    fn carry(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Option<Duration> {
+    fn carry(&mut self, from: NameAt<'_>, to: NameAt<'_>) -> Option<Duration> {
         if planted(Bug::RenamedNameForgotten) {
             return None;
         }

@@ -96,23 +96,11 @@ impl MetadataOwner {
 mod tests {
     use tokio::sync::mpsc;
 
-    use super::super::tests::{ROOT, ask, begin, messages, operate, settle, volume_of};
+    use super::super::tests::{ask, begin, create_file, messages, new_owner, operate, settle};
     use super::super::*;
     use super::*;
     use crate::format::{ExtentState, SpaceRecord, TableKey};
     use crate::protocol::{MappedExtent, SiblingSession};
-
-    async fn owner() -> MetadataOwner {
-        let options = ServerOptions {
-            listen: Vec::new(),
-            tls: None,
-            number: 0,
-            host: "h".to_owned(),
-            previous_gone: false,
-            said_gone: Vec::new(),
-        };
-        MetadataOwner::start(volume_of("ending", 512 << 20).await, &options).await.expect("it starts").0
-    }
 
     /// Grants a session space; returns its first block.
     fn grant(owner: &mut MetadataOwner, session: u64) -> u64 {
@@ -137,22 +125,10 @@ mod tests {
 
     #[tokio::test]
     async fn wait_for_space_ends_silent_session() {
-        let mut owner = owner().await;
+        let mut owner = new_owner("ending").await;
         let (writer, silent) = (begin(&mut owner, 1), begin(&mut owner, 2));
-        let create = MetadataOperation::Create {
-            directory: ROOT,
-            name: b"file".to_vec(),
-            mode: libc::S_IFREG | 0o644,
-            owner: 0,
-            group: 0,
-            umask: 0,
-            device: 0,
-            target: Vec::new(),
-            target_block: None,
-            open: false,
-            inode: 0,
-        };
-        let ServerAnswer::Attributes(made) = operate(&mut owner, writer, create) else { panic!("it is made") };
+        let made = operate(&mut owner, writer, create_file("file", false));
+        let ServerAnswer::Attributes(made) = made else { panic!("{made:?}") };
         let (file, block, held) = (made.id(), grant(&mut owner, writer), grant(&mut owner, silent));
         let extents = vec![MappedExtent { file_block: 0, blocks: 8, block, is_unwritten: false }];
         let commit = MetadataOperation::Commit {
@@ -199,7 +175,7 @@ mod tests {
     /// A server that runs for longer than a lease has heard a session that begins, although it has not renewed yet.
     #[tokio::test]
     async fn new_session_is_not_silent() {
-        let mut owner = owner().await;
+        let mut owner = new_owner("ending").await;
         let earlier = begin(&mut owner, 1);
         let (_, session) = owner.image.sessions().pop().expect("it is there");
         tokio::time::pause();
@@ -211,11 +187,14 @@ mod tests {
         assert!(began != earlier && silence(began) < LEASE_AND_DRIFT && silence(earlier) > LEASE_AND_DRIFT);
         let silent: Vec<u64> = owner.overview().silent.into_iter().map(|(number, _)| number).collect();
         assert_eq!(silent, [earlier]);
+        // What an operator says is gone cannot renew its lease, if it is not.
+        owner.apply(OwnerRequest::Release { session: earlier, reply: tokio::sync::oneshot::channel().0 });
+        assert!(owner.image.is_active(earlier).is_err() && owner.shared.barred().contains(&earlier));
     }
 
     #[tokio::test]
     async fn siblings_word_frees_what_was_held() {
-        let mut owner = owner().await;
+        let mut owner = new_owner("ending").await;
         let mut begin_at = |incarnation, boot| {
             let model = begin(&mut owner, incarnation);
             let (_, model) =

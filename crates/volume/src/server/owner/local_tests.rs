@@ -5,7 +5,7 @@
 use tokio::sync::mpsc;
 
 use super::super::connection::ROLE_CONTROL;
-use super::tests::{ROOT, begin, messages, settle, volume_of};
+use super::tests::{ROOT, begin, create, messages, options, settle, volume_of};
 use super::*;
 use crate::protocol::{
     AnswerTerms, AttributeChanges, MetadataOperation, RefusalCode, TokenAspect, TokenGrant as Granted,
@@ -13,11 +13,6 @@ use crate::protocol::{
 use crate::tokens::{LOOKS_MAX, WRITE, level};
 
 type Received = mpsc::UnboundedReceiver<Vec<u8>>;
-
-fn options(previous_gone: bool) -> ServerOptions {
-    let (listen, host, said_gone) = (Vec::new(), "h".to_owned(), Vec::new());
-    ServerOptions { listen, tls: None, number: 0, host, previous_gone, said_gone }
-}
 
 /// A server, and two sessions with control connections. The first one asks for numbers.
 struct SessionPair {
@@ -31,7 +26,7 @@ struct SessionPair {
 impl SessionPair {
     async fn new(name: &str) -> SessionPair {
         let device = volume_of(&format!("local-{name}"), 512 << 20).await;
-        let (mut owner, ..) = MetadataOwner::start(device.clone(), &options(false)).await.expect("it starts");
+        let (mut owner, ..) = MetadataOwner::start(device.clone(), &options(0, false, &[])).await.expect("it starts");
         let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
         let controls = sessions.map(|session| {
             let (frames, received) = mpsc::unbounded_channel();
@@ -152,22 +147,6 @@ impl SessionPair {
         let (session, reply) = (self.sessions[0], ReplySender::of_request(&frames, (self.sessions[0], 0, 1)));
         self.owner.apply(OwnerRequest::ReturnInOrder { session, held, reply });
         self.owner.act();
-    }
-}
-
-fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> MetadataOperation {
-    MetadataOperation::Create {
-        directory,
-        name: name.as_bytes().to_vec(),
-        mode,
-        owner: 0,
-        group: 0,
-        umask: 0,
-        device: 0,
-        target: Vec::new(),
-        target_block: None,
-        open: false,
-        inode,
     }
 }
 
@@ -361,7 +340,7 @@ async fn room_follows_numbers_and_losses() {
     // The next server does not know what the other session may repeat.
     let SessionPair { device, owner, sessions, .. } = pair;
     drop(owner);
-    let (mut owner, ..) = MetadataOwner::start(device, &options(true)).await.expect("it starts");
+    let (mut owner, ..) = MetadataOwner::start(device, &options(0, true, &[])).await.expect("it starts");
     assert_eq!(owner.image.room_kept(), (512, true));
     let (frames, _) = mpsc::unbounded_channel();
     let reply = ReplySender::of_request(&frames, (sessions[1], 0, 1));

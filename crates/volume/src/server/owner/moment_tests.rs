@@ -4,7 +4,7 @@
 
 use tokio::sync::mpsc;
 
-use super::tests::{ROOT, begin, messages, settle, volume_of};
+use super::tests::{ROOT, begin, create_file, messages, new_owner, settle};
 use super::*;
 use crate::protocol::{AnswerTerms, MetadataOperation, Token, TokenAspect, TokenGrant as Granted};
 use crate::tokens::{RecallReason, level};
@@ -24,16 +24,7 @@ struct WriterScene {
 impl WriterScene {
     /// The writer makes the file `a`, and has its token.
     async fn new(name: &str) -> WriterScene {
-        let options = ServerOptions {
-            listen: Vec::new(),
-            tls: None,
-            number: 0,
-            host: "h".to_owned(),
-            previous_gone: false,
-            said_gone: Vec::new(),
-        };
-        let device = volume_of(&format!("moments-{name}"), 512 << 20).await;
-        let (mut owner, ..) = MetadataOwner::start(device, &options).await.expect("it starts");
+        let mut owner = new_owner(&format!("moments-{name}")).await;
         let (writer, looker) = (begin(&mut owner, 1), begin(&mut owner, 2));
         let (frames, control) = mpsc::unbounded_channel();
         owner.apply(OwnerRequest::Controlled { session: writer, connection: 0, frames });
@@ -47,20 +38,7 @@ impl WriterScene {
 
     /// The writer makes a file and gets its token. The token may be recalled when this returns.
     async fn make(&mut self, name: &str) -> Granted {
-        let made = MetadataOperation::Create {
-            directory: ROOT,
-            name: name.as_bytes().to_vec(),
-            mode: libc::S_IFREG | 0o644,
-            owner: 0,
-            group: 0,
-            umask: 0,
-            device: 0,
-            target: Vec::new(),
-            target_block: None,
-            open: true,
-            inode: 0,
-        };
-        let mut answers = self.operate(made);
+        let mut answers = self.operate(create_file(name, true));
         settle(&mut self.owner).await;
         tokio::time::sleep(Duration::from_millis(2 * crate::tokens::MINIMUM_MS)).await;
         let granted = messages(&mut answers).into_iter().find_map(|message| match message {

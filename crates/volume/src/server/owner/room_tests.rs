@@ -3,7 +3,7 @@
 
 use nectary_block::SharedDevice;
 
-use super::tests::{ROOT, ask, begin, operate, settle, volume_of};
+use super::tests::{ROOT, ask, begin, create, create_file, operate, options, settle, volume_of};
 use super::*;
 use crate::metadata::check;
 use crate::protocol::{AnswerTerms, MappedExtent, RefusalCode};
@@ -54,19 +54,7 @@ impl ServerLife {
     }
 
     fn create(&mut self, name: &str) -> Done {
-        self.try_operate(&MetadataOperation::Create {
-            directory: ROOT,
-            name: name.as_bytes().to_vec(),
-            mode: libc::S_IFREG | 0o644,
-            owner: 0,
-            group: 0,
-            umask: 0,
-            device: 0,
-            target: Vec::new(),
-            target_block: None,
-            open: false,
-            inode: 0,
-        })
+        self.try_operate(&create_file(name, false))
     }
 
     fn unlink(&mut self, name: &str) -> Done {
@@ -161,11 +149,6 @@ fn free(owner: &mut MetadataOwner, session: u64) -> u64 {
     }
 }
 
-fn on(number: u32, previous_gone: bool, said_gone: &[&str]) -> ServerOptions {
-    let said_gone = said_gone.iter().map(|name| (*name).to_owned()).collect();
-    ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone, said_gone }
-}
-
 fn is_full(done: &Done) -> bool {
     done.as_ref().is_err_and(|failure| (failure.code, failure.errno) == (RefusalCode::Full, libc::ENOSPC))
 }
@@ -174,7 +157,7 @@ fn is_full(done: &Done) -> bool {
 #[tokio::test]
 async fn full_disk_server_continues() {
     let device = volume_of("full", DISK_BYTES).await;
-    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &options(0, false, &[])).await.expect("it starts");
     let Ok(ServerAnswer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
@@ -197,7 +180,7 @@ async fn full_disk_server_continues() {
     // More starts succeed than there are segments set aside, because the earlier processes are known to be gone.
     for start in 0..=crate::metadata::SET_ASIDE as u8 {
         drop(life);
-        life = ServerLife::start(&device, &on(0, true, &[]))
+        life = ServerLife::start(&device, &options(0, true, &[]))
             .await
             .unwrap_or_else(|error| panic!("start {start}: {error}"));
         life.xattr(kept, start).expect("it is not longer than before");
@@ -218,11 +201,11 @@ async fn full_disk_server_continues() {
 #[tokio::test]
 async fn removed_files_leave_room_after_restarts() {
     let device = volume_of("again", DISK_BYTES).await;
-    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &options(0, false, &[])).await.expect("it starts");
     let (_, first) = life.fill_waiting("data").await;
     for start in 0..2 {
         drop(life);
-        life = ServerLife::start(&device, &on(0, true, &[]))
+        life = ServerLife::start(&device, &options(0, true, &[]))
             .await
             .unwrap_or_else(|error| panic!("start {start}: {error}"));
     }
@@ -237,7 +220,7 @@ async fn removed_files_leave_room_after_restarts() {
 #[tokio::test]
 async fn lost_servers_hold_segments_until_confirmed() {
     let device = volume_of("lost", DISK_BYTES).await;
-    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &options(0, false, &[])).await.expect("it starts");
     let Ok(ServerAnswer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
@@ -250,7 +233,7 @@ async fn lost_servers_hold_segments_until_confirmed() {
         }
         drop(life);
         number += 1;
-        life = ServerLife::start(&device, &on(number, false, &[])).await.expect("it starts");
+        life = ServerLife::start(&device, &options(number, false, &[])).await.expect("it starts");
         assert!(number < 10, "nothing is held back");
     };
     let words = ended.to_string();
@@ -258,16 +241,16 @@ async fn lost_servers_hold_segments_until_confirmed() {
     drop(life);
     // No operator has confirmed that the lost hosts are gone, so the next server has only its first segment: this is
     // enough to remove files.
-    let mut life = ServerLife::start(&device, &on(0, true, &[])).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &options(0, true, &[])).await.expect("it starts");
     assert!(life.owner.overview().quarantined > 0);
     life.unlink("data").expect("it is removed");
     life.tick().await.expect("it goes on");
     let lost: Vec<String> = (1..=number).map(|number| format!("h{number}")).collect();
     let lost: Vec<&str> = lost.iter().map(String::as_str).collect();
     drop(life);
-    let unknown = ServerLife::start(&device, &on(0, true, &["nobody"])).await.err().map(|error| error.to_string());
+    let unknown = ServerLife::start(&device, &options(0, true, &["nobody"])).await.err().map(|error| error.to_string());
     assert!(unknown.as_ref().is_some_and(|words| words.contains("no earlier server ran on \"nobody\"")), "{unknown:?}");
-    let mut life = ServerLife::start(&device, &on(0, true, &lost)).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &options(0, true, &lost)).await.expect("it starts");
     life.churn(kept, 1).await.expect("it goes on");
     assert_eq!(life.owner.overview().quarantined, 0);
     life.create("new").expect("there is room again");
@@ -277,8 +260,8 @@ async fn lost_servers_hold_segments_until_confirmed() {
 #[tokio::test]
 async fn wrong_gone_confirmation_is_noticed() {
     let device = volume_of("alive", DISK_BYTES).await;
-    let mut first = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
-    let second = on(1, false, &["h0"]);
+    let mut first = ServerLife::start(&device, &options(0, false, &[])).await.expect("it starts");
+    let second = options(1, false, &["h0"]);
     let second = MetadataOwner::start(device, &second);
     tokio::pin!(second);
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
@@ -303,7 +286,7 @@ async fn wrong_gone_confirmation_is_noticed() {
 async fn full_disk_takes_what_numbers_allow() {
     const SESSIONS: u8 = 24;
     let device = volume_of("numbers", DISK_BYTES).await;
-    let mut life = ServerLife::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let mut life = ServerLife::start(&device, &options(0, false, &[])).await.expect("it starts");
     let Ok(ServerAnswer::Attributes(kept)) = life.create("kept") else { panic!("it is not made") };
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
@@ -343,7 +326,7 @@ async fn full_disk_takes_what_numbers_allow() {
     assert_eq!(life.owner.grants.locals().in_hand(), 0);
     life.churn(kept, 2).await.expect("it goes on, and makes checkpoints");
     drop(life);
-    let mut life = ServerLife::start(&device, &on(0, true, &[])).await.expect("it starts again");
+    let mut life = ServerLife::start(&device, &options(0, true, &[])).await.expect("it starts again");
     for number in 1..=made {
         life.unlink(&format!("{number:0>255}")).expect("it is there");
         if number % 512 == 0 {
@@ -366,19 +349,10 @@ impl ServerLife {
 
     fn make_locally(&mut self, session: u64, inode: u64, name: &str) -> Done {
         assert!(self.owner.grants.locals().use_number(session, inode));
-        let operation = MetadataOperation::Create {
-            directory: ROOT,
-            name: name.as_bytes().to_vec(),
-            mode: libc::S_IFLNK | 0o777,
-            owner: 0,
-            group: 0,
-            umask: 0,
-            device: 0,
-            target: vec![b't'; crate::metadata::LOCAL_TARGET_BYTES_MAX],
-            target_block: None,
-            open: false,
-            inode,
-        };
+        let mut operation = create(ROOT, name, libc::S_IFLNK | 0o777, inode);
+        if let MetadataOperation::Create { target, .. } = &mut operation {
+            *target = vec![b't'; crate::metadata::LOCAL_TARGET_BYTES_MAX];
+        }
         let (number, stamp) = (self.owner.image.next_number(session), self.owner.stamp());
         let (done, transaction) = self.owner.image.operate_local(stamp, session, number, &operation);
         self.owner.journal.next.extend(transaction);

@@ -19,6 +19,43 @@ use crate::tokens::level;
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
 
+/// The options of the server with this number, on a separate host.
+pub(super) fn options(number: u32, previous_gone: bool, said_gone: &[&str]) -> ServerOptions {
+    let said_gone = said_gone.iter().map(|name| (*name).to_owned()).collect();
+    ServerOptions { listen: Vec::new(), tls: None, number, host: format!("h{number}"), previous_gone, said_gone }
+}
+
+/// The server of a new volume.
+pub(super) async fn new_owner(name: &str) -> MetadataOwner {
+    lead(&volume(name).await, 0, false).await.0
+}
+
+/// Makes an inode; with number 0 the server chooses its number.
+pub(super) fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> MetadataOperation {
+    MetadataOperation::Create {
+        directory,
+        name: name.as_bytes().to_vec(),
+        mode,
+        owner: 0,
+        group: 0,
+        umask: 0,
+        device: 0,
+        target: Vec::new(),
+        target_block: None,
+        open: false,
+        inode,
+    }
+}
+
+/// Makes a file in the root.
+pub(super) fn create_file(name: &str, is_open: bool) -> MetadataOperation {
+    let mut create = create(ROOT, name, libc::S_IFREG | 0o644, 0);
+    if let MetadataOperation::Create { open, .. } = &mut create {
+        *open = is_open;
+    }
+    create
+}
+
 async fn owner() -> (MetadataOwner, Arc<ConnectionsState>, DiskPulse) {
     lead(&volume("owner").await, 0, false).await
 }
@@ -29,15 +66,7 @@ async fn lead(
     number: u32,
     previous_gone: bool,
 ) -> (MetadataOwner, Arc<ConnectionsState>, DiskPulse) {
-    let options = ServerOptions {
-        listen: Vec::new(),
-        tls: None,
-        number,
-        host: format!("h{number}"),
-        previous_gone,
-        said_gone: Vec::new(),
-    };
-    MetadataOwner::start(device.clone(), &options).await.expect("it starts")
+    MetadataOwner::start(device.clone(), &options(number, previous_gone, &[])).await.expect("it starts")
 }
 
 async fn volume(name: &str) -> SharedDevice {
@@ -128,20 +157,8 @@ fn state(owner: &MetadataOwner, block: u64) -> Option<ExtentState> {
 async fn freed_blocks_await_cached_maps() {
     let (mut owner, shared, _) = owner().await;
     let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
-    let create = MetadataOperation::Create {
-        directory: ROOT,
-        name: b"file".to_vec(),
-        mode: libc::S_IFREG | 0o644,
-        owner: 0,
-        group: 0,
-        umask: 0,
-        device: 0,
-        target: Vec::new(),
-        target_block: None,
-        open: true,
-        inode: 0,
-    };
-    let ServerAnswer::Attributes(made) = operate(&mut owner, sessions[0], create) else { panic!("it is made") };
+    let made = operate(&mut owner, sessions[0], create_file("file", true));
+    let ServerAnswer::Attributes(made) = made else { panic!("{made:?}") };
     let file = made.id();
     let ServerAnswer::Space(space) = ask(&mut owner, sessions[0], &MetadataQuestion::Space { blocks: 8 }) else {
         panic!("no space")
@@ -315,6 +332,44 @@ async fn lost_session_completes_push() {
     assert!(matches!(messages(&mut answers)[..], [VolumeMessage::Answer(ServerAnswer::Done)]));
 }
 
+/// However many requests wait, what follows from some of them is done before the others.
+#[tokio::test]
+async fn requests_are_handled_in_turns() {
+    let mut owner = new_owner("turns").await;
+    let (sender, mut requests) = mpsc::channel(2 * REQUESTS_OF_TURN);
+    let request = || OwnerRequest::NameDropped { session: 1, number: 1 };
+    for _ in 0..REQUESTS_OF_TURN + 9 {
+        sender.try_send(request()).unwrap_or_else(|_| panic!("there is room"));
+    }
+    owner.apply_turn(request(), &mut requests);
+    assert_eq!(requests.len(), 10);
+}
+
+/// Of two sessions that both hold a token, one is ended; the other one has said all that it holds, and is waited for no
+/// more.
+#[tokio::test]
+async fn conflicting_claim_ends_one_session() {
+    let device = volume("claims").await;
+    let (mut first, ..) = lead(&device, 0, false).await;
+    let [wrong, right] = [begin(&mut first, 1), begin(&mut first, 2)];
+    settle(&mut first).await;
+    drop(first);
+    let (mut second, ..) = lead(&device, 0, true).await;
+    let (frames, _answers) = mpsc::unbounded_channel();
+    let held = |inode, sequence| {
+        let token = Token { object: FileId { inode, generation: 1 }, what: TokenAspect::Data };
+        crate::protocol::TokenGrant { token, level: level::WRITE, sequence }
+    };
+    let mut reclaim = |session, held, is_last| {
+        let reply = ReplySender::for_test(&frames, 1);
+        second.apply(OwnerRequest::Reclaim { session, held, is_last, reply });
+    };
+    reclaim(wrong, vec![held(7, 1)], false);
+    reclaim(right, vec![held(7, 2), held(8, 3)], true);
+    assert!(second.image.is_active(wrong).is_err() && second.image.is_active(right).is_ok());
+    assert_eq!(second.grants.counts(), (2, 0, 0));
+}
+
 #[tokio::test]
 async fn waits_name_waiter_and_holder() {
     let (mut owner, ..) = owner().await;
@@ -339,6 +394,34 @@ async fn waits_name_waiter_and_holder() {
     assert_eq!(seen, [(WaitSubject::Token, 7), (WaitSubject::Asked, 7)]);
     assert_eq!((waits.longest[1].session, waits.requests, waits.locks), (sessions[0], 1, 0));
     assert_eq!(collected(&owner, WAIT_SHOWN), super::super::long_waits::ServerWaits::default());
+}
+
+/// A request for a token that is repeated on new connections waits once, and is gone with its session.
+#[tokio::test]
+async fn repeated_token_request_waits_once() {
+    let mut owner = new_owner("acquire").await;
+    let (holder, waiter) = (begin(&mut owner, 1), begin(&mut owner, 2));
+    let token = Token { object: FileId { inode: 7, generation: 1 }, what: TokenAspect::Data };
+    let (frames, mut answers) = mpsc::unbounded_channel();
+    let acquire = |owner: &mut MetadataOwner, session, connection| {
+        let reply = ReplySender::of_request(&frames, (session, connection, 1));
+        owner.apply(OwnerRequest::Acquire { session, wanted: (token, level::WRITE, true), reply });
+        owner.act();
+    };
+    acquire(&mut owner, holder, 1);
+    for connection in 1..10 {
+        acquire(&mut owner, waiter, connection);
+    }
+    assert_eq!(owner.grants.waiting().count(), 1);
+    // One that came on an earlier connection, and waited for something else, does not take the newest one's place.
+    acquire(&mut owner, waiter, 3);
+    let connections: Vec<u64> = owner.grants.waiting().map(|(_, _, reply)| reply.connection()).collect();
+    assert_eq!(connections, [9]);
+    owner.evict(waiter, "a test");
+    owner.act();
+    assert_eq!((owner.grants.waiting().count(), owner.grants.counts().1), (0, 0));
+    settle(&mut owner).await;
+    assert_eq!(messages(&mut answers).len(), 1, "the holder's grant");
 }
 
 #[tokio::test]

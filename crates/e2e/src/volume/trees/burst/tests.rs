@@ -13,7 +13,7 @@ fn read(root: &Path) -> TreeSnapshot {
 
 fn mark(root: &Path, range: Range<u64>) -> DurableMark {
     let inode = fs::metadata(root.join("f")).unwrap().ino();
-    DurableMark { inode, range, extends: false, is_durable: false }
+    DurableMark { inode, range, extended_to: 0, order: MarkOrder::WithNames }
 }
 
 /// A file of ones; a directory is made, the file is overwritten, and another directory is made.
@@ -75,4 +75,39 @@ fn marked_data_stays_with_its_names() {
     assert!(burst.explain(&read(scratch.path())).is_err(), "the names after the mark are there");
     fs::remove_dir(scratch.join("second")).unwrap();
     assert!(burst.explain(&read(scratch.path())).is_ok_and(|left| left.calls == 1), "names before the mark");
+}
+
+/// What was written through `O_DSYNC` is not lost with later names, nor with those of before.
+#[test]
+fn synced_data_stays_without_its_names() {
+    let scratch = ScratchFolder::new("burst-synced").unwrap();
+    let burst = burst(scratch.path(), |root| vec![DurableMark { order: MarkOrder::Data, ..mark(root, 50..150) }]);
+    fs::remove_dir(scratch.join("second")).unwrap();
+    fs::remove_dir(scratch.join("first")).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_ok_and(|left| left.calls == 2));
+    fs::write(scratch.join("f"), [1; 100]).unwrap();
+    assert!(burst.explain(&read(scratch.path())).is_err());
+}
+
+/// A file that was cut may be empty up to there, but not beyond: the data of a later write is not lost without its size.
+#[test]
+fn cut_files_lose_no_data_behind_the_cut() {
+    for (zeroes, is_allowed) in [(80, true), (81, false)] {
+        let scratch = ScratchFolder::new(&format!("burst-cut-{zeroes}")).unwrap();
+        let root = scratch.path();
+        fs::write(root.join("f"), [1; 60]).unwrap();
+        let mut burst = CallBurst::new(read(root));
+        let write = |bytes: &[u8], at| {
+            fs::File::options().write(true).open(root.join("f")).unwrap().write_all_at(bytes, at).unwrap();
+        };
+        write(&[2; 40], 60);
+        burst.add(read(root), Vec::new());
+        fs::File::options().write(true).open(root.join("f")).unwrap().set_len(80).unwrap();
+        let cut = DurableMark { extended_to: 80, order: MarkOrder::All, ..mark(root, 80..u64::MAX) };
+        burst.add(read(root), vec![cut]);
+        write(&[3; 40], 80);
+        burst.add(read(root), Vec::new());
+        write(&vec![0; zeroes - 60], 60);
+        assert_eq!(burst.explain(&read(root)).is_ok(), is_allowed, "{zeroes}");
+    }
 }
