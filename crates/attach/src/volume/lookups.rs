@@ -1,7 +1,8 @@
 //! Look-ups: of names, of file handles, and of what the session keeps.
 //!
-//! Owns: telling the kernel to begin a call once more if the inode that it looks up has lost another name, by which this
-//! call may know it. Leaves to others: which calls these are (`GivenNames::earlier_name`).
+//! Owns: telling the kernel to begin a rename once more if the inode that it looks up has lost another name, by which this
+//! call may know it. The kernel begins a call once more only once: a call that cannot be a rename is not told so, nor a
+//! rename for a second name of its path. Leaves to others: which names these are (`GivenNames::earlier_name`).
 //!
 //! *Circle*: `serve` dispatches to these calls, and they work on its file system.
 
@@ -9,6 +10,7 @@ use nectary_fuse::{Errno, LookupEntry};
 use nectary_volume::client::EarlierName;
 use nectary_volume::protocol::{FileId, InodeAttributes};
 
+use super::caller_calls::CallerCall;
 use super::calls::{FoundInode, Result, This, ask, check_name, of_removed, refused};
 use super::serve::VolumeFileSystem;
 
@@ -33,21 +35,33 @@ pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Res
     Ok(FoundInode::new(found, Some((parent, name))))
 }
 
-/// Whether a name was found for an inode that the thread's call may know by a name which it has no more.
+/// Whether a name was found for an inode that the thread's rename may know by a name which it has no more.
 async fn is_moved(
     this: &VolumeFileSystem,
     thread: u32,
     found: &InodeAttributes,
     (directory, name): (FileId, &[u8]),
 ) -> Result<bool> {
-    let names = match this.shown.earlier_name(thread, found, directory, name) {
-        None => return Ok(false),
-        Some(EarlierName::Gone) => return Ok(true),
-        Some(EarlierName::Perhaps(names)) => names,
+    let Some(earlier) = this.shown.earlier_name(thread, found, directory, name) else { return Ok(false) };
+    let call = CallerCall::of(thread);
+    if call == CallerCall::Other || this.shown.has_begun_again(thread, &call, found.id()) {
+        return Ok(false);
+    }
+    let is_moved = match earlier {
+        EarlierName::Gone => true,
+        EarlierName::Perhaps(names) => is_any_gone(this, found.id(), names).await?,
     };
-    for (of, earlier) in names {
-        match ask!(this, client, client.look_up(of, &earlier)) {
-            Ok(other) if other.id() == found.id() => {}
+    if is_moved {
+        this.shown.note_begun_again(thread, call);
+    }
+    Ok(is_moved)
+}
+
+/// Whether any of these is no name of an inode.
+async fn is_any_gone(this: &VolumeFileSystem, inode: FileId, names: Vec<(FileId, Vec<u8>)>) -> Result<bool> {
+    for (of, name) in names {
+        match ask!(this, client, client.look_up(of, &name)) {
+            Ok(other) if other.id() == inode => {}
             Err(error) if !matches!(error.number(), libc::ENOENT | libc::ESTALE | libc::ENOTDIR) => return Err(error),
             _ => return Ok(true),
         }

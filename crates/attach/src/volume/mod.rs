@@ -22,6 +22,7 @@
 //! | `shown` | names and attributes that the kernel shows without a request |
 
 mod allowed;
+mod caller_calls;
 mod calls;
 mod contents;
 mod killed_callers;

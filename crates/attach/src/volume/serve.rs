@@ -376,6 +376,7 @@ impl FuseFileSystem for VolumeService {
     ) {
         let (from, to) = ((of.node, name.to_bytes().to_vec()), (new_parent, new_name.to_bytes().to_vec()));
         let (old, new) = (from.clone(), to.clone());
+        self.0.shown.end_call(of.caller.thread);
         let rename = move |this| calls::rename(this, from, to, flags);
         self.change(of, reply, rename, move |reply, this, ()| {
             this.nodes.rename((old.0, &old.1), (new.0, &new.1), flags & libc::RENAME_EXCHANGE != 0);

@@ -145,19 +145,20 @@ impl HeldProbe {
         self.file.write_all_at(&PROBE_BYTES, 0).context("a write to a probe")
     }
 
-    /// Reads it on another mount.
-    pub fn need(&self, other: &Path) -> Result<()> {
+    /// Reads it on another mount. Returns whether what was written is there: it was committed before the mount was away.
+    pub fn need(&self, other: &Path) -> Result<bool> {
         let name = self.path.file_name().unwrap_or_default();
-        fs::read(other.join(name)).map(drop).context("a read of a probe")
+        Ok(fs::read(other.join(name)).context("a read of a probe")? == PROBE_BYTES)
     }
 
-    /// Removes it. *Errors*: the session in which it was opened has not ended.
-    pub fn end(self) -> Result<()> {
+    /// Removes it. *Errors*: what was written is not committed, and nobody was told.
+    pub fn end(self, is_committed: bool) -> Result<()> {
         let synced = self.file.sync_all();
         drop(self.file);
         fs::remove_file(&self.path).context("the end of a probe")?;
         let errno = synced.as_ref().err().and_then(std::io::Error::raw_os_error);
-        ensure!(errno == Some(libc::EIO), "the session was not ended: fsync of its file gives {synced:?}");
+        let is_right = errno == Some(libc::EIO) || is_committed && synced.is_ok();
+        ensure!(is_right, "the session was not ended: fsync of its file gives {synced:?}");
         Ok(())
     }
 }

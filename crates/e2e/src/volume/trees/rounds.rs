@@ -195,10 +195,11 @@ impl TreeRun<'_> {
             Some(probe) => {
                 probe.hold()?;
                 self.hosts.set_away(fault, host, true);
-                let found = probe.need(&self.hosts.places[other]).and_then(|()| self.look(other));
+                let found =
+                    probe.need(&self.hosts.places[other]).and_then(|is_there| Ok((is_there, self.look(other)?)));
                 self.hosts.set_away(fault, host, false);
-                let found = found.context("while the host was away")?;
-                probe.end()?;
+                let (is_committed, found) = found.context("while the host was away")?;
+                probe.end(is_committed)?;
                 self.sides.close(host);
                 self.hear_of_loss(host)?;
                 found

@@ -196,6 +196,11 @@ impl GivenNames {
         self.moved.note_looked(thread, directory, name, found);
     }
 
+    /// Whether an inode is the one that a thread looked up last.
+    pub fn is_last(&self, thread: u32, found: FileId) -> bool {
+        self.moved.is_last(thread, found)
+    }
+
     /// Notes that a thread must look up its names again.
     pub fn note_stale(&mut self, thread: u32, directory: FileId, name: &[u8], found: FileId) {
         self.moved.note_stale(thread, directory, name, found);

@@ -151,6 +151,11 @@ impl MovedNames {
         remember(&mut self.last, thread, LookedName { directory, name: name.to_vec(), found });
     }
 
+    /// Whether an inode is the one that a thread looked up last.
+    pub fn is_last(&self, thread: u32, found: FileId) -> bool {
+        self.last.get(&thread).is_some_and(|last| last.found == found)
+    }
+
     /// Notes that a thread was told to begin its call once more.
     pub fn note_stale(&mut self, thread: u32, directory: FileId, name: &[u8], found: FileId) {
         self.last.remove(&thread);
