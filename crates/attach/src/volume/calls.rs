@@ -339,12 +339,13 @@ pub async fn create(
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
     let is_direct = flags & libc::O_DIRECT != 0;
-    let created = operate!(this, client, client.create_open(directory, &name, new.clone()));
+    let (user, created) = (new.owner, operate!(this, client, client.create_open(directory, &name, new.clone())));
     let (made, file) = match created.map_err(of_removed) {
         // Another host made the file after the kernel's look-up.
         Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
             let found = ask!(this, client, client.look_up(directory, &name))?;
-            if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
+            if !is_as_new(&found, user, flags) {
+                // The kernel begins the call once more, and finds the file.
                 return Err(Errno::new(libc::ESTALE));
             }
             let file = ask!(this, client, client.open(found.id(), OpenAccess::Both, is_direct))?;
@@ -359,6 +360,19 @@ pub async fn create(
     }
     changed(&this, [Some(directory)]).await;
     Ok((FoundInode { found: made, place: Some((parent, name)) }, file.synced(is_synced(flags))))
+}
+
+/// Whether a file that another host made may be returned as one that this call has made: then the kernel checks no
+/// permissions, and does not truncate it.
+fn is_as_new(found: &InodeAttributes, user: u32, flags: i32) -> bool {
+    let needed = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => 0o400,
+        libc::O_WRONLY => 0o200,
+        _ => 0o600,
+    };
+    let (mode, owner) = (found.inode.mode, found.inode.owner);
+    let may_open = user == 0 || owner == user && mode & needed == needed;
+    mode & libc::S_IFMT == libc::S_IFREG && flags & libc::O_TRUNC == 0 && may_open
 }
 
 /// Makes a file without a name; a link may give it one while it is open.
@@ -590,4 +604,25 @@ pub async fn allocate(this: This, handle: u64, offset: u64, length: u64, mode: i
 pub async fn copy(this: This, copy: CopyCall) -> Result<u64> {
     let (from, to) = (this.file(copy.handle)?, this.file(copy.to_handle)?);
     from.copy(copy.offset, &to, copy.to_offset, copy.length).await.map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that another host made meanwhile is opened by the kernel, with its checks and its truncation.
+    #[test]
+    fn file_made_elsewhere_is_checked() {
+        let found = |mode, owner| {
+            let mut found = InodeAttributes::default();
+            (found.inode.mode, found.inode.owner) = (mode, owner);
+            found
+        };
+        let (own, others) = (found(libc::S_IFREG | 0o600, 7), found(libc::S_IFREG | 0o666, 8));
+        assert!(is_as_new(&own, 7, libc::O_RDWR) && is_as_new(&others, 0, libc::O_WRONLY));
+        assert!(!is_as_new(&own, 7, libc::O_RDWR | libc::O_TRUNC) && !is_as_new(&others, 0, libc::O_TRUNC));
+        assert!(!is_as_new(&others, 7, libc::O_RDONLY) && !is_as_new(&found(libc::S_IFIFO | 0o600, 7), 7, 0));
+        let read_only = found(libc::S_IFREG | 0o400, 7);
+        assert!(is_as_new(&read_only, 7, libc::O_RDONLY) && !is_as_new(&read_only, 7, libc::O_WRONLY));
+    }
 }
