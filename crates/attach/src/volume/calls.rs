@@ -51,9 +51,9 @@ async fn changed<const COUNT: usize>(this: &This, files: [Option<FileId>; COUNT]
     }
 }
 
-/// What a call that uses the names of a directory returns if another host has removed the directory: ENOENT, as on a local
-/// disk. The directory was empty, so this is also right for a path that leads to another directory now: the kernel
-/// followed it when it led to this one.
+/// What a call that uses the names of a directory, or adds one, returns if another host has removed the directory: ENOENT,
+/// as on a local disk. The directory was empty, so this is also right for a path that leads to another directory now: the
+/// kernel followed it when it led to this one.
 pub(super) fn of_removed(error: Errno) -> Errno {
     if error.number() == libc::ESTALE { Errno::new(libc::ENOENT) } else { error }
 }
@@ -128,8 +128,9 @@ impl FoundInode {
 pub async fn stat(this: This, node: u64) -> Result<InodeAttributes> {
     let id = this.nodes.id(node)?;
     match ask!(this, client, client.attributes(id)) {
-        // Another host has removed it.
-        Err(error) if error.number() == libc::ESTALE => this.open_directories.removed(node).ok_or(error),
+        // It was removed, and a program still uses it. The kernel does not say whether it asks for an open file, a working
+        // directory or a path: for a path that it followed before the removal this is right, too.
+        Err(error) if error.number() == libc::ESTALE => this.nodes.removed(node).ok_or(error),
         found => found,
     }
 }
@@ -223,7 +224,7 @@ pub async fn make(this: This, parent: u64, name: Vec<u8>, new: NewInode) -> Resu
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
-    let made = operate!(this, client, client.create(directory, &name, new.clone()))?;
+    let made = operate!(this, client, client.create(directory, &name, new.clone())).map_err(of_removed)?;
     changed(&this, [Some(directory)]).await;
     Ok(FoundInode { found: made, place: Some((parent, name)) })
 }
@@ -290,6 +291,7 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
         this.shown.begin_rename(&this.sessions.last(), new, old).await;
     }
     let renamed = operate!(this, client, client.rename_inodes((directory, &from.1), (new_directory, &to.1), flags));
+    let renamed = renamed.map_err(of_removed);
     this.shown.end_rename(&this.sessions.last(), old, new).await;
     if is_exchange {
         this.shown.end_rename(&this.sessions.last(), new, old).await;
@@ -304,7 +306,7 @@ pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<F
     check_name(&name)?;
     let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
     this.shown.note_change(directory);
-    let linked = operate!(this, client, client.link(file, directory, &name))?;
+    let linked = operate!(this, client, client.link(file, directory, &name)).map_err(of_removed)?;
     changed(&this, [Some(directory), Some(file)]).await;
     Ok(FoundInode { found: linked, place: Some((parent, name)) })
 }
@@ -337,11 +339,13 @@ pub async fn create(
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
     let is_direct = flags & libc::O_DIRECT != 0;
-    let (made, file) = match operate!(this, client, client.create_open(directory, &name, new.clone())) {
+    let (user, created) = (new.owner, operate!(this, client, client.create_open(directory, &name, new.clone())));
+    let (made, file) = match created.map_err(of_removed) {
         // Another host made the file after the kernel's look-up.
         Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
             let found = ask!(this, client, client.look_up(directory, &name))?;
-            if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
+            if !is_as_new(&found, user, flags) {
+                // The kernel begins the call once more, and finds the file.
                 return Err(Errno::new(libc::ESTALE));
             }
             let file = ask!(this, client, client.open(found.id(), OpenAccess::Both, is_direct))?;
@@ -358,10 +362,24 @@ pub async fn create(
     Ok((FoundInode { found: made, place: Some((parent, name)) }, file.synced(is_synced(flags))))
 }
 
+/// Whether a file that another host made may be returned as one that this call has made: then the kernel checks no
+/// permissions, and does not truncate it.
+fn is_as_new(found: &InodeAttributes, user: u32, flags: i32) -> bool {
+    let needed = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => 0o400,
+        libc::O_WRONLY => 0o200,
+        _ => 0o600,
+    };
+    let (mode, owner) = (found.inode.mode, found.inode.owner);
+    let may_open = user == 0 || owner == user && mode & needed == needed;
+    mode & libc::S_IFMT == libc::S_IFREG && flags & libc::O_TRUNC == 0 && may_open
+}
+
 /// Makes a file without a name; a link may give it one while it is open.
 pub async fn create_nameless(this: This, parent: u64, new: NewInode, flags: i32) -> Result<(FoundInode, OpenFile)> {
     let directory = this.nodes.id(parent)?;
-    let (made, file) = operate!(this, client, client.create_open(directory, b"", new.clone()))?;
+    let made = operate!(this, client, client.create_open(directory, b"", new.clone()));
+    let (made, file) = made.map_err(of_removed)?;
     if flags & libc::O_DIRECT != 0 {
         let direct = ask!(this, client, client.open(made.id(), OpenAccess::Both, true))?;
         direct.close().await;
@@ -472,12 +490,21 @@ pub async fn set_xattr(
     set
 }
 
+/// Whether a call failed because what it is about was removed, although a program may still use it.
+fn is_removed(this: &This, node: u64, error: Errno) -> bool {
+    error.number() == libc::ESTALE && this.nodes.removed(node).is_some()
+}
+
 pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {
     let id = this.nodes.id(node)?;
     let is_kept = || this.sessions.last().kept_attributes(id).is_some();
     let is_list = ACCESS_LISTS.contains(&&*name);
     let may_be_cached = is_list && is_kept() && this.shown.note_list(id);
-    let value = ask!(this, client, client.xattr(id, &name));
+    let value = match ask!(this, client, client.xattr(id, &name)) {
+        // The kernel asks for access control lists before a program uses a directory that is open.
+        Err(error) if is_removed(&this, node, error) => Err(Errno::new(libc::ENODATA)),
+        value => value,
+    };
     // The kernel caches access control lists for any time, and keeps none that it is told to forget before the answer. One
     // that the session keeps, with the attributes, it is told to forget when another host changes it.
     if is_list && !(may_be_cached && is_kept()) {
@@ -494,7 +521,10 @@ pub fn has_no_xattrs(this: &VolumeFileSystem, node: u64, name: &[u8]) -> bool {
 
 pub async fn xattrs(this: This, node: u64) -> Result<Vec<u8>> {
     let id = this.nodes.id(node)?;
-    let names = ask!(this, client, client.xattrs(id))?;
+    let names = match ask!(this, client, client.xattrs(id)) {
+        Err(error) if is_removed(&this, node, error) => Vec::new(),
+        names => names?,
+    };
     Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
 }
 
@@ -574,4 +604,25 @@ pub async fn allocate(this: This, handle: u64, offset: u64, length: u64, mode: i
 pub async fn copy(this: This, copy: CopyCall) -> Result<u64> {
     let (from, to) = (this.file(copy.handle)?, this.file(copy.to_handle)?);
     from.copy(copy.offset, &to, copy.to_offset, copy.length).await.map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that another host made meanwhile is opened by the kernel, with its checks and its truncation.
+    #[test]
+    fn file_made_elsewhere_is_checked() {
+        let found = |mode, owner| {
+            let mut found = InodeAttributes::default();
+            (found.inode.mode, found.inode.owner) = (mode, owner);
+            found
+        };
+        let (own, others) = (found(libc::S_IFREG | 0o600, 7), found(libc::S_IFREG | 0o666, 8));
+        assert!(is_as_new(&own, 7, libc::O_RDWR) && is_as_new(&others, 0, libc::O_WRONLY));
+        assert!(!is_as_new(&own, 7, libc::O_RDWR | libc::O_TRUNC) && !is_as_new(&others, 0, libc::O_TRUNC));
+        assert!(!is_as_new(&others, 7, libc::O_RDONLY) && !is_as_new(&found(libc::S_IFIFO | 0o600, 7), 7, 0));
+        let read_only = found(libc::S_IFREG | 0o400, 7);
+        assert!(is_as_new(&read_only, 7, libc::O_RDONLY) && !is_as_new(&read_only, 7, libc::O_WRONLY));
+    }
 }

@@ -16,7 +16,6 @@
 //! | `killed_callers` | programs that are killed while they wait |
 //! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
-//! | `open_directories` | directories that are open, and may be removed by another host |
 //! | `reasons` | what calls wait for, in words |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
 //! | `shown` | names and attributes that the kernel shows without a request |
@@ -30,7 +29,6 @@ mod lock_calls;
 mod lock_owners;
 mod lookups;
 mod nodes;
-mod open_directories;
 mod pages;
 mod reasons;
 mod request_tasks;

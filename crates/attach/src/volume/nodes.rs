@@ -59,6 +59,9 @@ struct VolumeNode {
     may_have_capability: bool,
     /// The target of a symbolic link, which never changes.
     target: Option<Box<[u8]>>,
+    /// The attributes of a directory, a pipe, a socket or a device, as the kernel was told last. The server does not know
+    /// who uses one, and frees its inode with its last name.
+    told: Option<Box<Inode>>,
     /// Where the kernel knows it. `None`: it is no directory, or it may be at several places.
     place: Option<Place>,
 }
@@ -78,6 +81,12 @@ impl VolumeNode {
     fn note_told(&mut self, inode: &Inode) {
         self.mode = inode.inode.mode;
         self.owner = JudgedOwner { owner: inode.inode.owner, group: inode.inode.group };
+        let is_freed_with_name = !matches!(inode.inode.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK);
+        match &mut self.told {
+            _ if !is_freed_with_name => self.told = None,
+            Some(told) => (**told).clone_from(inode),
+            None => self.told = Some(Box::new(inode.clone())),
+        }
     }
 }
 
@@ -135,6 +144,7 @@ impl VolumeNodeTable {
             owner: JudgedOwner::default(),
             may_have_capability: false,
             target: None,
+            told: None,
             place: None,
         });
         known.id = id;
@@ -186,8 +196,8 @@ impl VolumeNodes {
     /// Makes the set that has only the root.
     pub fn new(root: FileId) -> VolumeNodes {
         let owner = JudgedOwner::default();
-        let root =
-            VolumeNode { id: root, lookups: 1, mode: 0, owner, may_have_capability: false, target: None, place: None };
+        let (may_have_capability, target, told, place) = (false, None, None, None);
+        let root = VolumeNode { id: root, lookups: 1, mode: 0, owner, may_have_capability, target, told, place };
         let known = HashMap::from([(ROOT, root)]);
         let (places, further) = (HashMap::new(), HashMap::new());
         VolumeNodes { state: Mutex::new(VolumeNodeTable { known, places, further, offers: Vec::new(), next: FURTHER }) }
@@ -210,6 +220,14 @@ impl VolumeNodes {
     /// Returns the target of a symbolic link that was looked up.
     pub fn target(&self, node: u64) -> Option<Vec<u8>> {
         self.state().known.get(&node)?.target.as_deref().map(<[u8]>::to_vec)
+    }
+
+    /// Returns the attributes of a directory, a pipe, a socket or a device that was removed: it has no links. `None`: it is
+    /// none of these, or the kernel does not know it.
+    pub fn removed(&self, node: u64) -> Option<Inode> {
+        let mut told = Inode::clone(self.state().known.get(&node)?.told.as_deref()?);
+        told.inode.links = 0;
+        Some(told)
     }
 
     /// Whether the kernel knows a node at one place alone: it is no directory, or its place is known, and its inode has no
@@ -457,6 +475,29 @@ mod tests {
         file.inode.owner = 9;
         nodes.attributes(20, &file);
         assert_eq!((nodes.owner(20, 7), nodes.owner(20, 9)), (None, Some(JudgedOwner { owner: 9, group: 8 })));
+    }
+
+    /// What is removed is as the kernel was told last, but has no links.
+    #[test]
+    fn removed_directory_is_known_while_used() {
+        let nodes = VolumeNodes::new(FileId { inode: ROOT, generation: 1 });
+        let mut found = directory(20);
+        found.inode.links = 2;
+        nodes.entry(&found, ROOT, b"a", Some(1));
+        found.inode.mode = libc::S_IFDIR | 0o700;
+        nodes.attributes(20, &found);
+        let removed = nodes.removed(20).map(|removed| (removed.number, removed.inode.mode, removed.inode.links));
+        assert_eq!(removed, Some((20, libc::S_IFDIR | 0o700, 0)));
+        for (number, kind, is_known) in
+            [(30, libc::S_IFIFO, true), (31, libc::S_IFREG, false), (32, libc::S_IFLNK, false)]
+        {
+            let mut other = inode(number, 1);
+            other.inode.mode = kind | 0o644;
+            nodes.entry(&other, ROOT, b"b", Some(1));
+            assert_eq!(nodes.removed(number).is_some(), is_known, "{kind:o}");
+        }
+        nodes.forget(20, 1);
+        assert!(nodes.removed(20).is_none());
     }
 
     /// A retried rename finds further nodes of directories that another host moved.

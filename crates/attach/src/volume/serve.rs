@@ -34,7 +34,6 @@ use super::lock_calls;
 use super::lock_owners::LockOwners;
 use super::lookups;
 use super::nodes::{VALID, VolumeNodes};
-use super::open_directories::OpenDirectories;
 use super::request_tasks::RequestEffect;
 use super::sessions::MountSessions;
 use super::shown::KernelCache;
@@ -47,7 +46,6 @@ const LOCK_WAITS_MAX: usize = 1 << 16;
 pub struct VolumeFileSystem {
     pub(super) sessions: Arc<MountSessions>,
     pub(super) nodes: Arc<VolumeNodes>,
-    pub(super) open_directories: OpenDirectories,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next: AtomicU64,
     /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
@@ -83,7 +81,6 @@ impl VolumeFileSystem {
         VolumeFileSystem {
             sessions,
             nodes,
-            open_directories: OpenDirectories::default(),
             shown,
             files: Mutex::default(),
             next: AtomicU64::new(1),
@@ -449,15 +446,11 @@ impl FuseFileSystem for VolumeService {
         }));
     }
 
-    fn open_directory(&self, of: RequestContext, reply: ReplyHandle) {
-        self.stat(of, reply, move |reply, this, found| {
-            this.open_directories.open(of.node, found);
-            reply.opened(this.sessions.told(), 0);
-        });
+    fn open_directory(&self, _of: RequestContext, reply: ReplyHandle) {
+        reply.opened(self.0.sessions.told(), 0);
     }
 
-    fn release_directory(&self, of: RequestContext, _handle: u64, reply: ReplyHandle) {
-        self.0.open_directories.close(of.node);
+    fn release_directory(&self, _of: RequestContext, _handle: u64, reply: ReplyHandle) {
         reply.ok();
     }
 

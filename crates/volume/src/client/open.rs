@@ -73,9 +73,11 @@ impl VolumeClient {
                 Ok((_, granted)) => (granted, None),
                 Err(error) => (None, Some(error)),
             };
-            // Otherwise another call requests it, or it is being given back: a grant counts as lost with its connection.
-            if is_wanted {
-                self.end_request(&open.file, granted).await;
+            // Otherwise another call requests it, or it is being given back.
+            match granted {
+                Some(grant) if !is_wanted => self.return_unwanted(&open.file, grant.held.sequence),
+                granted if is_wanted => self.end_request(&open.file, granted).await,
+                _ => {}
             }
             match failed {
                 None => {

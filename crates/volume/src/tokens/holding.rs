@@ -56,7 +56,7 @@ struct PageInvalidation {
 pub struct TokenHolding {
     level: u8,
     sequence: u64,
-    /// Grants up to this number may have been returned before this state was made.
+    /// Grants up to this number may have been returned, before this state was made or because no call wanted them.
     returned_to: u64,
     /// The level that was requested and not granted yet.
     acquiring: Option<u8>,
@@ -127,6 +127,18 @@ impl TokenHolding {
         std::mem::take(&mut self.early)
     }
 
+    /// Records a grant that came without a request: another request is on the way, or the level is being given back.
+    /// Returns whether it must be returned. It is not kept until that request is granted: the server may grant this only
+    /// to a session whose recall waits for the return.
+    pub fn unwanted(&mut self, sequence: u64) -> bool {
+        if sequence <= self.sequence {
+            return false;
+        }
+        self.returned_to = self.returned_to.max(sequence);
+        self.early.retain(|recalled| recalled.0 > sequence);
+        true
+    }
+
     /// Records that a request failed. Returns the recalls that arrived before.
     pub fn failed(&mut self) -> Vec<Recalled> {
         self.acquiring = None;
@@ -136,7 +148,7 @@ impl TokenHolding {
     /// Handles a recall.
     pub fn recalled(&mut self, recalled: Recalled) -> RecallOutcome {
         let (sequence, wanted, why) = recalled;
-        if sequence > self.sequence && self.acquiring.is_some() {
+        if sequence > self.sequence.max(self.returned_to) && self.acquiring.is_some() {
             self.early.push(recalled);
             return RecallOutcome::Later;
         }
@@ -349,6 +361,20 @@ mod tests {
             }
         }
         panic!("{} pieces are left", pass.len());
+    }
+
+    /// The recall of a grant that no call wanted does not wait for a grant that comes after it.
+    #[test]
+    fn unwanted_grant_is_not_held() {
+        let mut holding = TokenHolding::default();
+        let recall = (7, level::NONE, RecallReason::Conflict);
+        assert!(holding.wants(level::WRITE) && !holding.wants(level::READ));
+        assert_eq!(holding.recalled(recall), RecallOutcome::Later, "it may be the grant of the request");
+        assert!(holding.unwanted(7));
+        assert_eq!(holding.recalled(recall), RecallOutcome::Answer(level::NONE));
+        assert!(holding.granted(level::READ, 7).is_empty() && holding.level() == level::NONE, "it was returned");
+        assert!(holding.wants(level::WRITE) && holding.granted(level::WRITE, 8).is_empty());
+        assert!(holding.admits(level::WRITE) && !holding.unwanted(7), "a newer grant has replaced it");
     }
 
     #[test]

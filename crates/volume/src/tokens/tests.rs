@@ -141,3 +141,24 @@ fn lost_grant_skips_the_queue() {
     arbiter.returned(MINIMUM_MS, 1, wanted);
     assert_eq!(granted(&arbiter.take_actions()).map(|(session, _)| session), Some(2));
 }
+
+/// An open brings a grant while another call of the client requests the token. This request waits behind another session,
+/// which waits for that grant.
+#[test]
+fn unwanted_grant_frees_the_queue() {
+    let (mut arbiter, mut holding) = (TokenArbiter::new(1, []), TokenHolding::default());
+    assert!(holding.wants(level::WRITE) && !holding.wants(level::READ));
+    let offered = arbiter.offer(0, 1, TOKEN, level::READ).expect("nobody holds it");
+    arbiter.acquire(MINIMUM_MS, 2, TOKEN, level::WRITE, 2, true);
+    let recalled = (offered.sequence, level::NONE, RecallReason::Conflict);
+    assert_eq!(holding.recalled(recalled), RecallOutcome::Later);
+    arbiter.acquire(MINIMUM_MS + 1, 1, TOKEN, level::WRITE, 3, true);
+    assert_eq!(granted(&arbiter.take_actions()), None, "both wait");
+    assert!(holding.unwanted(offered.sequence));
+    arbiter.returned(MINIMUM_MS + 2, 1, held(level::NONE, offered.sequence));
+    let (session, second) = granted(&arbiter.take_actions()).expect("nobody holds it");
+    arbiter.returned(MINIMUM_MS + 3, session, held(level::NONE, second.sequence));
+    let (again, own) = granted(&arbiter.take_actions()).expect("nobody holds it");
+    assert_eq!((session, again), (2, 1));
+    assert!(holding.granted(own.level, own.sequence).is_empty() && holding.admits(level::WRITE));
+}
