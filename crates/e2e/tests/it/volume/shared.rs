@@ -581,7 +581,7 @@ fn used_directory_outlives_its_inode() {
     open.sync_all().expect("names are durable");
     let said = child.wait_with_output().expect("it ends");
     assert_eq!((said.status.success(), &*said.stdout), (true, &b"0\n"[..]), "{said:?}");
-    // SAFETY, also below: the name is a string that ends with a zero byte, and the descriptor is open.
+    // SAFETY: the name is a string that ends with a zero byte, and the descriptor is open.
     let value = unsafe { libc::fgetxattr(open.as_raw_fd(), c"user.a".as_ptr(), std::ptr::null_mut(), 0) };
     assert_eq!((value, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENODATA)));
     // SAFETY: as above.

@@ -91,7 +91,7 @@ fn synced_data_stays_without_its_names() {
 
 /// A file that was cut may be empty up to there, but not beyond: the data of a later write is not lost without its size.
 #[test]
-fn cut_files_lose_no_data_behind_the_cut() {
+fn cut_file_keeps_data_behind_cut() {
     for (zeroes, is_allowed) in [(80, true), (81, false)] {
         let scratch = ScratchFolder::new(&format!("burst-cut-{zeroes}")).unwrap();
         let root = scratch.path();
