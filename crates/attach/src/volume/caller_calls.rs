@@ -83,6 +83,13 @@ const LOOKS: &[i64] = &[
     libc::SYS_lsetxattr,
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_chroot,
+    libc::SYS_execveat,
+    libc::SYS_name_to_handle_at,
     libc::SYS_inotify_add_watch,
 ];
 #[cfg(not(target_arch = "x86_64"))]

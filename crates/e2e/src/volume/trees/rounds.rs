@@ -25,6 +25,8 @@ use crate::volume::keeps_names_local;
 
 /// The number of calls between two comparisons, if there are no faults.
 const COMPARE_EVERY: u64 = 500;
+/// The number of calls after which the paths that exist are listed again.
+const KNOWN_CALLS: u64 = 20;
 /// The least and the largest number of calls of a burst.
 const BURST_CALLS: [u64; 2] = [6, 30];
 /// Longer than the time after which a host that alone uses a directory keeps its names by itself.
@@ -42,6 +44,9 @@ struct TreeRun<'a> {
     hosts: TreeHosts,
     sides: TreeSides,
     rng: SeededRng,
+    /// Paths that existed lately, and the number of calls after which they are listed again.
+    known: Vec<PathBuf>,
+    known_until: u64,
 }
 
 /// Does what the plan says, on a new volume. *Errors*: the first difference, or the volume's check found a problem.
@@ -65,7 +70,7 @@ impl TreeRun<'_> {
             fs::create_dir(root).with_context(|| root.display().to_string())?;
         }
         let sides = TreeSides::new(roots, model, hosts.beat());
-        Ok(TreeRun { plan, hosts, sides, rng: SeededRng::new(plan.seed) })
+        Ok(TreeRun { plan, hosts, sides, rng: SeededRng::new(plan.seed), known: Vec::new(), known_until: 0 })
     }
 
     fn rounds(&mut self) -> Result<()> {
@@ -84,7 +89,7 @@ impl TreeRun<'_> {
         let mut rng = self.rng.split();
         while self.sides.counts.calls < calls {
             self.sides.is_wrong = planted == Some(PlantedMistake::WrongByte) && self.sides.counts.calls > calls / 3;
-            self.call(&mut rng, None, &[])?;
+            self.call(&mut rng)?;
             if self.sides.counts.calls.is_multiple_of(COMPARE_EVERY) {
                 self.compare()?;
             }
@@ -92,10 +97,14 @@ impl TreeRun<'_> {
         self.compare()
     }
 
-    /// Makes a call, on any host or on this one with its own files.
-    fn call(&mut self, rng: &mut SeededRng, alone: Option<usize>, known: &[PathBuf]) -> Result<()> {
-        let host = alone.unwrap_or_else(|| rng.index(self.plan.hosts));
-        let drawn = self.sides.draw(rng, host, alone.is_some(), known);
+    /// Makes a call on any host.
+    fn call(&mut self, rng: &mut SeededRng) -> Result<()> {
+        if self.sides.counts.calls >= self.known_until {
+            self.known = self.known()?;
+            self.known_until = self.sides.counts.calls + KNOWN_CALLS;
+        }
+        let host = rng.index(self.plan.hosts);
+        let drawn = self.sides.draw(rng, host, false, &self.known);
         self.sides.make(&drawn, host, false).map(drop)
     }
 
@@ -125,7 +134,7 @@ impl TreeRun<'_> {
         let [least, most] = BURST_CALLS;
         let calls = least + rng.below(most - least + 1);
         while self.sides.counts.calls + calls < until {
-            self.call(rng, None, &[])?;
+            self.call(rng)?;
         }
         self.compare().context("before it")?;
         let host = rng.index(self.plan.hosts);
@@ -163,9 +172,21 @@ impl TreeRun<'_> {
         })
     }
 
-    /// The paths that exist.
+    /// The paths that exist, in order.
     fn known(&self) -> Result<Vec<PathBuf>> {
-        Ok(TreeReader::default().read(&self.sides.model)?.entries.into_keys().collect())
+        let (model, mut paths) = (&self.sides.model, Vec::new());
+        let mut directories = vec![model.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    directories.push(entry.path());
+                }
+                paths.push(entry.path().strip_prefix(model)?.to_owned());
+            }
+        }
+        paths.sort();
+        Ok(paths)
     }
 
     /// Makes a burst of calls on one host, lets it be lost, and judges what is left.
