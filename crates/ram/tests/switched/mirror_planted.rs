@@ -1,6 +1,8 @@
 //! The checks of the live mirror detect two planted bugs: a donor that still serves an earlier owner, and a driver that
 //! reports lost requests as done.
 
+use std::time::{Duration, Instant};
+
 use crate::support::{ServingDonor, create, open, options, registry, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, OpenOptions, SharedDevice, WriteFlags, read, write};
 use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice, info};
@@ -12,6 +14,8 @@ use nectary_ram::format::{RecordStamp, RecordSwap, WINDOW_BYTES, WindowState};
 
 const SIZED: &str = ",size=6M,redundancy=mirror,patience=5s";
 const BYTES: usize = 6 << 20;
+/// The longest time in which a donor frees what was let go.
+const FREED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Opens a session with a donor, as any NBD client does.
 async fn session(donor: &ServingDonor, client: u64) -> NbdDevice {
@@ -126,7 +130,12 @@ async fn remains_of_a_deletion() -> usize {
         deleted = delete(&options) => panic!("it was to be killed: {deleted:?}"),
     }
     planted::stop_after(u64::MAX);
-    create(&sized).await.unwrap();
+    // A donor may still free what the killed client let go.
+    let begun = Instant::now();
+    while let Err(error) = create(&sized).await {
+        assert!(begun.elapsed() < FREED_WITHIN, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let device = open(&sized).await.unwrap();
     read(&*device, 0, BYTES).await.unwrap().iter().filter(|byte| **byte != 0).count()
 }
