@@ -9,7 +9,8 @@
 //! |---|---|
 //! | `allowed` | what a mount allows |
 //! | `serve`, `calls` | the effect of each request |
-//! | `lookups` | look-ups of names and file handles |
+//! | `lookups`, `caller_calls` | look-ups of names and file handles; the system calls that make them |
+//! | `xattr_calls` | extended attributes and access control lists |
 //! | `request_tasks` | the tasks that do it, and answer |
 //! | `sessions` | the session, and the next one after it was ended |
 //! | `lock_calls`, `lock_owners` | requests for programs' locks; the owners of these |
@@ -35,6 +36,7 @@ mod request_tasks;
 mod serve;
 mod sessions;
 mod shown;
+mod xattr_calls;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

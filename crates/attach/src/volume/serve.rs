@@ -37,6 +37,7 @@ use super::nodes::{VALID, VolumeNodes};
 use super::request_tasks::RequestEffect;
 use super::sessions::MountSessions;
 use super::shown::KernelCache;
+use super::xattr_calls;
 use crate::tree::ThreadProcesses;
 
 /// The maximum number of requests that wait for locks.
@@ -483,29 +484,34 @@ impl FuseFileSystem for VolumeService {
         reply: ReplyHandle,
     ) {
         let (name, value) = (name.to_bytes().to_vec(), value.to_vec());
-        let set = move |this| calls::set_xattr(this, of.node, name, value, flags, kill_group_id);
+        let set = move |this| xattr_calls::set_xattr(this, of.node, name, value, flags, kill_group_id);
         self.change(of, reply, set, |reply, _, ()| reply.ok());
     }
 
     fn get_xattr(&self, of: RequestContext, name: &CStr, _size: u32, reply: ReplyHandle) {
-        if calls::has_no_xattrs(&self.0, of.node, name.to_bytes()) {
+        if xattr_calls::has_no_xattrs(&self.0, of.node, name.to_bytes()) {
             return reply.errno(libc::ENODATA);
         }
         let name = name.to_bytes().to_vec();
-        let value = move |this| calls::xattr(this, of.node, name);
+        let value = move |this| xattr_calls::xattr(this, of.node, name);
         self.ask(of, reply, value, |reply, _, value: Vec<u8>| reply.xattr(&value));
     }
 
     fn list_xattr(&self, of: RequestContext, _size: u32, reply: ReplyHandle) {
-        if calls::has_no_xattrs(&self.0, of.node, b"") {
+        if xattr_calls::has_no_xattrs(&self.0, of.node, b"") {
             return reply.xattr(&[]);
         }
-        self.ask(of, reply, move |this| calls::xattrs(this, of.node), |reply, _, names: Vec<u8>| reply.xattr(&names));
+        self.ask(
+            of,
+            reply,
+            move |this| xattr_calls::xattrs(this, of.node),
+            |reply, _, names: Vec<u8>| reply.xattr(&names),
+        );
     }
 
     fn remove_xattr(&self, of: RequestContext, name: &CStr, reply: ReplyHandle) {
         let name = name.to_bytes().to_vec();
-        self.change(of, reply, move |this| calls::remove_xattr(this, of.node, name), |reply, _, ()| reply.ok());
+        self.change(of, reply, move |this| xattr_calls::remove_xattr(this, of.node, name), |reply, _, ()| reply.ok());
     }
 
     fn read_directory(&self, of: RequestContext, _handle: u64, offset: u64, size: u32, plus: bool, reply: ReplyHandle) {

@@ -12,6 +12,7 @@ mod mounting;
 mod posix;
 mod programs;
 mod recalls;
+mod removed;
 mod second_server;
 mod sessions;
 mod shared;

@@ -113,7 +113,7 @@ impl TreeSides {
             TreeCall::Close(file) => drop(self.files.remove(file)),
             _ => {}
         }
-        if is_lost_pipe(&drawn.call, &found, &expected) || self.is_pipe_elsewhere(drawn, &found, &expected) {
+        if self.is_pipe_elsewhere(drawn, &found, &expected) {
             return Ok(CallEnd::Returned);
         }
         match (&found, &expected) {
@@ -253,17 +253,6 @@ impl TreeSides {
 /// Whether a call ended as calls on a mount end whose process is killed.
 fn is_interruption(given: &Given) -> bool {
     matches!(given, Err(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO))
-}
-
-/// A pipe that is open on one mount, and that the other mount removed. The kernel does not tell a file system who opens
-/// a pipe, so the volume has freed its inode.
-fn is_lost_pipe(call: &TreeCall, found: &Given, expected: &Given) -> bool {
-    let mode_of = |words: &str| {
-        let mode = words.strip_prefix("mode ")?.split(',').next()?;
-        u32::from_str_radix(mode, 8).ok()
-    };
-    let is_pipe = |words: &String| mode_of(words).is_some_and(|mode| mode & libc::S_IFMT == libc::S_IFIFO);
-    matches!(call, TreeCall::StatOpen(_)) && *found == Err(libc::ESTALE) && expected.as_ref().is_ok_and(is_pipe)
 }
 
 fn said(given: &Given) -> String {

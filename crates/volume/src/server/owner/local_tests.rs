@@ -116,7 +116,7 @@ impl SessionPair {
     /// The first session makes a link itself whose target has so many bytes. Returns whether it goes on.
     fn link_locally(&mut self, directory: FileId, target_bytes: usize) -> bool {
         let inode = self.numbers.next().expect("it has numbers");
-        let mut operation = create(directory, &format!("link{target_bytes}"), libc::S_IFLNK | 0o777, inode);
+        let mut operation = create(directory, format!("link{target_bytes}"), libc::S_IFLNK | 0o777, inode);
         if let MetadataOperation::Create { target, .. } = &mut operation {
             *target = vec![b't'; target_bytes];
         }

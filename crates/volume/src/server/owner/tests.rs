@@ -31,10 +31,10 @@ pub(super) async fn new_owner(name: &str) -> MetadataOwner {
 }
 
 /// Makes an inode; with number 0 the server chooses its number.
-pub(super) fn create(directory: FileId, name: &str, mode: u32, inode: u64) -> MetadataOperation {
+pub(super) fn create(directory: FileId, name: impl Into<Vec<u8>>, mode: u32, inode: u64) -> MetadataOperation {
     MetadataOperation::Create {
         directory,
-        name: name.as_bytes().to_vec(),
+        name: name.into(),
         mode,
         owner: 0,
         group: 0,

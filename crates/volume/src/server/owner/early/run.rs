@@ -607,18 +607,7 @@ impl EarlyTestRun {
     }
 }
 
+/// Makes an inode whose number the server chooses.
 pub(super) fn create(directory: FileId, name: Vec<u8>, mode: u32) -> MetadataOperation {
-    MetadataOperation::Create {
-        directory,
-        name,
-        mode,
-        owner: 0,
-        group: 0,
-        umask: 0,
-        device: 0,
-        target: Vec::new(),
-        target_block: None,
-        open: false,
-        inode: 0,
-    }
+    super::super::tests::create(directory, name, mode, 0)
 }
