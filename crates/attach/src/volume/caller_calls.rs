@@ -108,6 +108,12 @@ mod tests {
             shown("264 0xffffff9c 0x1 0xffffff9c\n"),
             CallerCall::Rename("264 0xffffff9c 0x1 0xffffff9c\n".into())
         );
+        // Also `renameat2`, and those of 32-bit programs.
+        for number in [82, 264, 316, 38, 302, 353] {
+            let line = format!("{number} 0x1 0x2\n");
+            assert_eq!(shown(&line), CallerCall::Rename(line.clone()));
+            assert!(!LOOKS.contains(&number));
+        }
         for unknown in ["running\n", "-1 0x7ffd 0x0\n", "426 0x4 0x1\n", ""] {
             assert_eq!(shown(unknown), CallerCall::Unknown);
         }

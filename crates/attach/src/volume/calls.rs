@@ -560,5 +560,6 @@ mod tests {
         assert!(!is_as_new(&others, 7, libc::O_RDONLY) && !is_as_new(&found(libc::S_IFIFO | 0o600, 7), 7, 0));
         let read_only = found(libc::S_IFREG | 0o400, 7);
         assert!(is_as_new(&read_only, 7, libc::O_RDONLY) && !is_as_new(&read_only, 7, libc::O_WRONLY));
+        assert!(!is_as_new(&read_only, 7, libc::O_RDWR));
     }
 }
