@@ -190,6 +190,10 @@ mod tests {
         // What an operator says is gone cannot renew its lease, if it is not.
         owner.apply(OwnerRequest::Release { session: earlier, reply: tokio::sync::oneshot::channel().0 });
         assert!(owner.image.is_active(earlier).is_err() && owner.shared.barred().contains(&earlier));
+        // What it still says is no renewal.
+        let (acknowledged, drained, is_answered) = (0, 0, true);
+        owner.apply(OwnerRequest::Acknowledge { session: earlier, acknowledged, drained, is_answered });
+        assert!(Duration::from_millis(owner.presence.silence(earlier).answered_ms) > LEASE_AND_DRIFT);
     }
 
     #[tokio::test]

@@ -345,6 +345,30 @@ async fn requests_are_handled_in_turns() {
     assert_eq!(requests.len(), 10);
 }
 
+/// Requests that come faster than they are handled hold up no periodic work.
+#[tokio::test]
+async fn endless_requests_let_ticks_through() {
+    let owner = new_owner("endless").await;
+    // These are more than a task handles before it gives way to the one that sends them, so they never end.
+    let (sender, requests) = mpsc::channel(256 * REQUESTS_OF_TURN);
+    let (seen_by, mut seen) = watch::channel(owner.overview());
+    let (stop, stopped) = watch::channel(false);
+    let owner = tokio::spawn(owner.run(requests, seen_by, stopped));
+    let sending = tokio::spawn(async move {
+        loop {
+            while sender.try_send(OwnerRequest::NameDropped { session: 1, number: 1 }).is_ok() {}
+            tokio::task::yield_now().await;
+        }
+    });
+    for _ in 0..4 {
+        let changed = tokio::time::timeout(Duration::from_secs(20), seen.changed()).await;
+        changed.expect("periodic work is done").expect("it runs");
+    }
+    sending.abort();
+    stop.send_replace(true);
+    owner.await.expect("it ends").expect("it was told to");
+}
+
 /// Of two sessions that both hold a token, one is ended; the other one has said all that it holds, and is waited for no
 /// more.
 #[tokio::test]
