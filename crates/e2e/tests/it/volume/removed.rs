@@ -41,8 +41,19 @@ fn used_directory_outlives_its_inode() {
     let value = unsafe { libc::fgetxattr(open.as_raw_fd(), c"user.a".as_ptr(), std::ptr::null_mut(), 0) };
     assert_eq!((value, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENODATA)));
     // SAFETY: as above.
+    let names = unsafe { libc::flistxattr(open.as_raw_fd(), std::ptr::null_mut(), 0) };
+    assert_eq!(names, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: as above.
     let made = unsafe { libc::mkdirat(open.as_raw_fd(), c"new".as_ptr(), 0o755) };
     assert_eq!((made, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOENT)));
+    fs::write(first.join("f"), b"f").expect("it is written");
+    let file = CString::new(first.join("f").as_os_str().as_bytes()).expect("a name");
+    // SAFETY: as above.
+    let renamed = unsafe { libc::renameat(libc::AT_FDCWD, file.as_ptr(), open.as_raw_fd(), c"new".as_ptr()) };
+    assert_eq!((renamed, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOENT)));
+    // SAFETY: as above.
+    let linked = unsafe { libc::linkat(libc::AT_FDCWD, file.as_ptr(), open.as_raw_fd(), c"new".as_ptr(), 0) };
+    assert_eq!((linked, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOENT)));
     drop((open, piped));
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
