@@ -1,7 +1,12 @@
 //! The system call in which a thread waits for an answer, as `/proc` shows it.
 //!
-//! Leaves to others: what to do if it is not known, as for a thread of another PID namespace, a request of io_uring, or a
+//! Owns: which threads were told to begin their rename once more. Promises: a rename is told so once. Leaves to others: what to do if it is not known, as for a thread of another PID namespace, a request of io_uring, or a
 //! mount that may not trace the thread.
+
+use std::collections::HashMap;
+
+/// The maximum number of threads whose renames begin once more.
+const RENAMES_MAX: usize = 1 << 10;
 
 /// A system call of a thread.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +33,34 @@ impl CallerCall {
             Some(number) if LOOKS.contains(&number) => CallerCall::Other,
             _ => CallerCall::Unknown,
         }
+    }
+}
+
+/// The renames that the kernel was told to begin once more, by thread.
+#[derive(Default)]
+pub struct RepeatedRenames(HashMap<u32, CallerCall>);
+
+impl RepeatedRenames {
+    /// Notes that a thread is told to begin its call once more; only a rename is remembered.
+    pub fn note(&mut self, thread: u32, call: CallerCall) {
+        self.0.remove(&thread);
+        if let CallerCall::Rename(_) = call {
+            // Threads that ended are not known.
+            if self.0.len() >= RENAMES_MAX {
+                self.0.clear();
+            }
+            self.0.insert(thread, call);
+        }
+    }
+
+    /// Whether a thread was told to begin this call once more.
+    pub fn has(&self, thread: u32, call: &CallerCall) -> bool {
+        self.0.get(&thread) == Some(call)
+    }
+
+    /// Notes that the rename of a thread has looked up all of its names.
+    pub fn end(&mut self, thread: u32) {
+        self.0.remove(&thread);
     }
 }
 
@@ -122,5 +155,21 @@ mod tests {
     #[test]
     fn thread_elsewhere_has_no_known_call() {
         assert_eq!(CallerCall::of(0), CallerCall::Unknown);
+    }
+
+    /// A rename is told once to begin again, until it has looked up its names, or another one begins.
+    #[test]
+    fn rename_begins_again_once() {
+        let rename = |arguments: &str| CallerCall::Rename(arguments.to_owned());
+        let mut renames = RepeatedRenames::default();
+        assert!(!renames.has(1, &rename("a")));
+        renames.note(1, rename("a"));
+        assert!(renames.has(1, &rename("a")) && !renames.has(1, &rename("b")) && !renames.has(2, &rename("a")));
+        renames.end(1);
+        assert!(!renames.has(1, &rename("a")));
+        renames.note(1, CallerCall::Unknown);
+        assert!(!renames.has(1, &CallerCall::Unknown), "it may be another call");
+        (0..2 * RENAMES_MAX as u32).for_each(|thread| renames.note(thread, rename("a")));
+        assert!(renames.0.len() <= RENAMES_MAX);
     }
 }

@@ -20,7 +20,7 @@
 //! answer to a look-up that the kernel applies late makes it show the name again, although not the attributes. So the
 //! kernel is told twice, if the name was given lately; meanwhile the server refuses changes by the owner of before.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,7 +33,7 @@ use nectary_volume::client::{EarlierName, GivenName, GivenNames, SHOWN_MAX, Volu
 use nectary_volume::protocol::{FileId, InodeAttributes};
 use tokio::sync::oneshot;
 
-use super::caller_calls::CallerCall;
+use super::caller_calls::{CallerCall, RepeatedRenames};
 use super::nodes::VolumeNodes;
 
 /// The minor version of the protocol of Linux 6.14. Kernels before 6.13 may cache attributes of an inode that they have
@@ -43,8 +43,6 @@ const EXACT_MINOR: u32 = 42;
 const LISTS_MAX: usize = 1 << 14;
 /// The pause before the kernel is told again to forget an inode that it does not know yet.
 const AGAIN: Duration = Duration::from_micros(200);
-/// The maximum number of threads whose renames begin once more.
-const RENAMES_MAX: usize = 1 << 10;
 /// The number of threads that forget names: one may wait for the lock of a directory.
 const NAME_THREADS: usize = 3;
 
@@ -73,8 +71,8 @@ pub struct KernelCache {
     names: Mutex<Option<Sender<InvalidationRequest>>>,
     /// For messages that wait for nothing in the kernel.
     direct: KernelNotifier,
-    /// The renames that the kernel was told to begin once more, by thread.
-    again: Mutex<HashMap<u32, CallerCall>>,
+    /// The renames that the kernel was told to begin once more.
+    again: Mutex<RepeatedRenames>,
 }
 
 impl KernelCache {
@@ -153,29 +151,21 @@ impl KernelCache {
 
     /// Notes that a thread is told to begin its call once more.
     pub fn note_begun_again(&self, thread: u32, call: CallerCall) {
-        let mut again = self.again();
-        again.remove(&thread);
-        if let CallerCall::Rename(_) = call {
-            // Threads that ended are not known.
-            if again.len() >= RENAMES_MAX {
-                again.clear();
-            }
-            again.insert(thread, call);
-        }
+        self.again().note(thread, call);
     }
 
     /// Whether a thread was told to begin this call once more. Then the kernel looks all of its names up by requests, and
     /// may know an inode only by the name that it looked up last.
     pub fn has_begun_again(&self, thread: u32, call: &CallerCall, found: FileId) -> bool {
-        self.again().get(&thread) == Some(call) && !self.shared.given().is_last(thread, found)
+        self.again().has(thread, call) && !self.shared.given().is_last(thread, found)
     }
 
     /// Notes that the call of a thread has looked up all of its names.
     pub fn end_call(&self, thread: u32) {
-        self.again().remove(&thread);
+        self.again().end(thread);
     }
 
-    fn again(&self) -> MutexGuard<'_, HashMap<u32, CallerCall>> {
+    fn again(&self) -> MutexGuard<'_, RepeatedRenames> {
         self.again.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
