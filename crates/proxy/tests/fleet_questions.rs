@@ -328,7 +328,9 @@ async fn long_bodies_come_from_owners() {
         assert!(a.get("/a").await.body == body);
     }
     assert!(b.get("/a").await.body == body);
-    assert_eq!(from.count(), 1, "the origin is asked once");
+    // On a busy machine an owner may be late, and then this node asks the origin, too.
+    let late = usize::try_from(a.with("b").late + a.with("c").late).expect("few");
+    assert!((1..=1 + late).contains(&from.count()), "the origin is asked {} times, {late} late", from.count());
     assert_eq!(a.puts(), (0, 0));
 }
 
