@@ -271,6 +271,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, CommandFailure> {
             folder,
             juicefs: arguments.juicefs.clone().or_else(|| files::shared::find_juicefs(&program)),
             has_local_names: arguments.local_names,
+            has_programs: arguments.programs,
             seed: arguments.random_seed,
         })?;
         let report = with_progress(|progress| files::shared::run(&plan, &program, progress))?;
@@ -298,6 +299,7 @@ fn foreign_option(arguments: &BenchFilesArguments, seed: SeedFiles) -> Option<&'
         (arguments.files.len() > 1, "a second --files"),
         (is_nrd && arguments.juicefs.is_some(), "--juicefs"),
         (is_nrd && arguments.local_names, "--local-names"),
+        (is_nrd && arguments.programs, "--programs"),
         (!is_nrd && !arguments.link.is_empty(), "--link"),
         (!is_nrd && arguments.file_system.is_some(), "--file-system"),
     ];

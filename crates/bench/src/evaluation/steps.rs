@@ -47,8 +47,8 @@ pub const EVALUATION_STEPS: [EvaluationStep; 11] = [
         ..step(
             "files-ncar",
             "creates, stats and unlinks on a shared volume",
-            "files --seed ncar --folder @",
-            (5.0, 1.0),
+            "files --seed ncar --folder @ --local-names --programs",
+            (15.0, 2.0),
         )
     },
     EvaluationStep {

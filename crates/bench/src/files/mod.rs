@@ -8,7 +8,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `loops`, `together` | the loops themselves; the loops of several threads |
+//! | `loops`, `together`, `prefixed` | the loops themselves; the loops of several threads; files that stay |
 //! | `worker` | the process that runs the loops |
 //! | `network`, `contender` | namespaces and links; contenders, their set-up and removal |
 //! | `folder`, `nrd` | a run on a directory, and one under the paper's conditions |
@@ -21,6 +21,7 @@ mod loops;
 pub(crate) mod network;
 mod nrd;
 mod plot;
+mod prefixed;
 mod results;
 mod samples;
 pub mod shared;

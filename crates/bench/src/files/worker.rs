@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::loops::{FileLoops, LoopTimes, PersistentFiles};
+use super::prefixed::PrefixedFiles;
 use super::together::{StepTimes, ThreadedLoops};
 use crate::process::{PipedProcess, ProcessEnvironment};
 use crate::{Error, ExperimentErrorKind, sys};
@@ -21,6 +22,8 @@ pub(super) enum LoopTask {
     Keep(PersistentFiles),
     Check(PersistentFiles),
     Together(ThreadedLoops),
+    Create(PrefixedFiles),
+    Stat(PrefixedFiles),
 }
 
 /// The answer of the process that runs the loops.
@@ -28,6 +31,7 @@ pub(super) enum LoopTask {
 pub(super) enum LoopAnswer {
     Taken(LoopTimes),
     Steps(StepTimes),
+    Seconds(f64),
     Done,
     Failed { is_void: bool, message: String },
 }
@@ -42,6 +46,14 @@ impl LoopWorker {
         let mut command = inside.command(nectary, nectary);
         command.args(["bench", "files-worker"]);
         Ok(LoopWorker(PipedProcess::start(command, "the process of the loops", said)?))
+    }
+
+    /// Lets the process do a task that is timed as a whole. *Returns*: its time. *Units*: seconds.
+    pub fn time(&mut self, task: &LoopTask, patience: Duration) -> Result<f64, Error> {
+        match self.ask(task, patience)? {
+            LoopAnswer::Seconds(seconds) => Ok(seconds),
+            _ => Err(Error::failed("the process of the loops", "it gave no time")),
+        }
     }
 
     /// Lets the process do a task. *Errors*: that of the task, or no answer in time.
@@ -72,6 +84,8 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
             LoopTask::Keep(kept) => kept.make().map(|()| LoopAnswer::Done),
             LoopTask::Check(kept) => kept.check().map(|()| LoopAnswer::Done),
             LoopTask::Together(together) => together.run().map(LoopAnswer::Steps),
+            LoopTask::Create(files) => files.create().map(LoopAnswer::Seconds),
+            LoopTask::Stat(files) => files.stat().map(LoopAnswer::Seconds),
         };
         let answer = done.unwrap_or_else(|error| LoopAnswer::Failed {
             is_void: error.kind == ExperimentErrorKind::Void,
@@ -103,7 +117,9 @@ mod tests {
         let absent = FileLoops { folder: folder.join("absent"), ..loops.clone() };
         let together =
             ThreadedLoops { folder: folder.clone(), files: 5, threads: 2, bytes: 0, is_flushed_each: false, seed: 1 };
-        let tasks = [LoopTask::Run(loops), LoopTask::Run(absent), LoopTask::Together(together)];
+        let files = PrefixedFiles { folder: folder.join("absent"), prefix: "a".to_owned(), files: 0 };
+        let tasks =
+            [LoopTask::Run(loops), LoopTask::Run(absent), LoopTask::Together(together), LoopTask::Create(files)];
         let input: Vec<String> = tasks.iter().map(|task| serde_json::to_string(task).unwrap()).collect();
         let mut output = Vec::new();
         std::thread::scope(|scope| {
@@ -114,7 +130,12 @@ mod tests {
         assert!(
             matches!(
                 answers[..],
-                [LoopAnswer::Taken(_), LoopAnswer::Failed { is_void: false, .. }, LoopAnswer::Steps(_)]
+                [
+                    LoopAnswer::Taken(_),
+                    LoopAnswer::Failed { is_void: false, .. },
+                    LoopAnswer::Steps(_),
+                    LoopAnswer::Seconds(_)
+                ]
             ),
             "{answers:?}"
         );

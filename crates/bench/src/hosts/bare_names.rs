@@ -13,8 +13,8 @@ use nectary_fuse::{
 };
 
 const ROOT: u64 = 1;
-/// How long the kernel may show names and attributes.
-const VALID: Duration = Duration::from_secs(1);
+/// How long the kernel may show names and attributes: as long as those of a volume whose lease was just renewed.
+const VALID: Duration = Duration::from_secs(4);
 
 /// A directory with its names, or a file.
 #[derive(Debug, Default)]
@@ -22,6 +22,15 @@ struct BareNode {
     mode: u32,
     links: u32,
     names: BTreeMap<Vec<u8>, u64>,
+    /// The names in the order in which they were made, by the numbers of their nodes.
+    listed: BTreeMap<u64, Vec<u8>>,
+}
+
+impl BareNode {
+    fn new(mode: u32) -> BareNode {
+        let links = if mode & libc::S_IFMT == libc::S_IFDIR { 2 } else { 1 };
+        BareNode { mode, links, names: BTreeMap::new(), listed: BTreeMap::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -35,7 +44,7 @@ pub(super) struct BareNames(Mutex<BareNameTree>);
 
 impl BareNames {
     pub fn new() -> BareNames {
-        let root = BareNode { mode: libc::S_IFDIR | 0o700, links: 2, names: BTreeMap::new() };
+        let root = BareNode::new(libc::S_IFDIR | 0o700);
         BareNames(Mutex::new(BareNameTree { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1 }))
     }
 }
@@ -63,14 +72,14 @@ impl BareNameTree {
     }
 
     fn make(&mut self, parent: u64, name: &[u8], mode: u32) -> Result<LookupEntry, i32> {
-        let (node, names) = (self.next, &mut self.nodes.get_mut(&parent).ok_or(libc::ESTALE)?.names);
-        if names.contains_key(name) {
+        let (node, directory) = (self.next, self.nodes.get_mut(&parent).ok_or(libc::ESTALE)?);
+        if directory.names.contains_key(name) {
             return Err(libc::EEXIST);
         }
-        names.insert(name.to_vec(), node);
+        directory.names.insert(name.to_vec(), node);
+        directory.listed.insert(node, name.to_vec());
         self.next += 1;
-        let links = if mode & libc::S_IFMT == libc::S_IFDIR { 2 } else { 1 };
-        self.nodes.insert(node, BareNode { mode, links, names: BTreeMap::new() });
+        self.nodes.insert(node, BareNode::new(mode));
         self.entry(node).ok_or(libc::EIO)
     }
 
@@ -80,16 +89,19 @@ impl BareNameTree {
             return Err(libc::ENOTEMPTY);
         }
         self.nodes.remove(&node);
-        self.nodes.get_mut(&parent).map(|parent| parent.names.remove(name));
+        if let Some(parent) = self.nodes.get_mut(&parent) {
+            parent.names.remove(name);
+            parent.listed.remove(&node);
+        }
         Ok(())
     }
 
     fn list(&self, directory: u64, offset: u64, listing: &mut DirectoryListing) {
-        let names = self.nodes.get(&directory).map(|found| &found.names).into_iter().flatten();
-        for (at, (name, node)) in (0_u64..).zip(names).skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+        let Some(found) = self.nodes.get(&directory) else { return };
+        for (node, name) in found.listed.range(offset.saturating_add(1)..) {
             let Some(entry) = self.entry(*node) else { continue };
             let kind = (entry.attributes.mode >> 12) as u8;
-            if !listing.add(name, *node, kind, at + 1, &entry) {
+            if !listing.add(name, *node, kind, *node, &entry) {
                 return;
             }
         }

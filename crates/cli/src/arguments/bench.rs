@@ -372,6 +372,9 @@ pub struct BenchFilesArguments {
     /// With --seed ncar: also measure volumes that are mounted with --local-names
     #[arg(long, requires = "seed")]
     pub local_names: bool,
+    /// With --seed ncar: also run `ls -l` of a large directory, git, and two hosts that create files at once
+    #[arg(long, requires = "seed")]
+    pub programs: bool,
     /// Only contenders with this in their name, for example none-2 or volume; may be repeated
     #[arg(long, value_name = "NAME", requires = "seed")]
     pub only: Vec<String>,

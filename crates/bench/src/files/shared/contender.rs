@@ -10,6 +10,7 @@ use super::SharedFilesOptions;
 use super::juicefs::{self, JuiceFs};
 use crate::Error;
 use crate::contender::ContenderFileSystem;
+use crate::files::prefixed::PrefixedFiles;
 use crate::files::together::{StepTimes, ThreadedLoops};
 use crate::files::worker::{LoopAnswer, LoopTask, LoopWorker};
 use crate::hosts::{HostPair, HostRole, ServedVolume, VolumeMount};
@@ -125,6 +126,7 @@ enum MountedSystem {
     Volume {
         mount: VolumeMount,
         volume: ServedVolume,
+        how: VolumeMounting,
     },
     JuiceFs {
         peer: JuiceFs,
@@ -136,6 +138,20 @@ enum MountedSystem {
         process: PipedProcess,
     },
     Xfs(KernelMount),
+}
+
+/// How a volume is mounted.
+#[derive(Debug, Clone, Copy)]
+struct VolumeMounting {
+    host: HostRole,
+    has_local_names: bool,
+}
+
+impl VolumeMounting {
+    fn mount(self, place: &MountEnvironment<'_>, volume: &ServedVolume, root: &Path) -> Result<VolumeMount, Error> {
+        let options: &[&str] = if self.has_local_names { &["--local-names"] } else { &[] };
+        volume.mount(place.hosts, self.host, root, options)
+    }
 }
 
 /// A mounted file system of the kernel; unmounted when dropped.
@@ -158,7 +174,8 @@ impl Drop for KernelMount {
 /// A running contender. The worker is dropped first, because it uses the mount.
 pub(super) struct RunningMount {
     worker: LoopWorker,
-    mounted: MountedSystem,
+    /// `None` only while it is mounted again.
+    mounted: Option<MountedSystem>,
     root: PathBuf,
 }
 
@@ -169,9 +186,8 @@ impl MountEnvironment<'_> {
         let mounted = match contender.kind {
             ContenderMountKind::Volume { host, has_local_names } => {
                 let volume = ServedVolume::new(self.hosts, self.device)?;
-                let options: &[&str] = if has_local_names { &["--local-names"] } else { &[] };
-                let mount = volume.mount(self.hosts, host, &root, options)?;
-                MountedSystem::Volume { mount, volume }
+                let how = VolumeMounting { host, has_local_names };
+                MountedSystem::Volume { mount: how.mount(self, &volume, &root)?, volume, how }
             }
             ContenderMountKind::Bare => {
                 let process = self.hosts.start_bare_names(HostRole::Server, &root)?;
@@ -188,7 +204,7 @@ impl MountEnvironment<'_> {
             }
         };
         let worker = LoopWorker::start(self.nectary, None, self.folder.join("loops.said"))?;
-        Ok(RunningMount { worker, mounted, root })
+        Ok(RunningMount { worker, mounted: Some(mounted), root })
     }
 
     fn made(&self, name: &str) -> Result<PathBuf, Error> {
@@ -220,17 +236,89 @@ impl RunningMount {
         }
     }
 
+    /// Makes files in the process of the loops. *Returns*: the time. *Units*: seconds.
+    pub fn create(&mut self, files: PrefixedFiles) -> Result<f64, Error> {
+        create(&mut self.worker, files)
+    }
+
+    /// Requests the attributes of files in the process of the loops. *Returns*: the time. *Units*: seconds.
+    pub fn stat(&mut self, files: PrefixedFiles) -> Result<f64, Error> {
+        let patience = files.patience();
+        self.worker.time(&LoopTask::Stat(files), patience)
+    }
+
+    /// Unmounts a volume and mounts it again, so that its mount knows nothing; does nothing on other contenders.
+    pub fn mount_again(&mut self, place: &MountEnvironment<'_>) -> Result<(), Error> {
+        let (mount, volume, how) = match self.mounted.take() {
+            Some(MountedSystem::Volume { mount, volume, how }) => (mount, volume, how),
+            other => {
+                self.mounted = other;
+                return Ok(());
+            }
+        };
+        mount.finish()?;
+        let mount = how.mount(place, &volume, &self.root)?;
+        self.mounted = Some(MountedSystem::Volume { mount, volume, how });
+        Ok(())
+    }
+
+    /// Mounts the volume also on the other host.
+    pub fn mount_on_other_host(&self, place: &MountEnvironment<'_>) -> Result<SecondMount, Error> {
+        let Some(MountedSystem::Volume { volume, how, .. }) = &self.mounted else {
+            return Err(Error::failed("a second mount", "it is no volume"));
+        };
+        let host = match how.host {
+            HostRole::Server => HostRole::Client,
+            HostRole::Client => HostRole::Server,
+        };
+        let root = place.made("root-2")?;
+        let mount = VolumeMounting { host, ..*how }.mount(place, volume, &root)?;
+        let worker = LoopWorker::start(place.nectary, None, place.folder.join("loops-2.said"))?;
+        Ok(SecondMount { worker, mount, root })
+    }
+
     /// Takes the contender down. *Errors*: something could not be committed or unmounted.
     pub fn finish(self) -> Result<(), Error> {
         let RunningMount { worker, mounted, .. } = self;
         drop(worker);
         match mounted {
-            MountedSystem::Volume { mount, volume } => mount.finish().and_then(|()| volume.finish()),
-            MountedSystem::JuiceFs { peer, below } => peer.finish().and_then(|()| below.finish()),
-            MountedSystem::Bare { mount, process } => mount.finish().map(|()| drop(process)),
-            MountedSystem::Xfs(mount) => mount.finish(),
+            Some(MountedSystem::Volume { mount, volume, .. }) => mount.finish().and_then(|()| volume.finish()),
+            Some(MountedSystem::JuiceFs { peer, below }) => peer.finish().and_then(|()| below.finish()),
+            Some(MountedSystem::Bare { mount, process }) => mount.finish().map(|()| drop(process)),
+            Some(MountedSystem::Xfs(mount)) => mount.finish(),
+            None => Ok(()),
         }
     }
+}
+
+/// A volume that is mounted on a second host, with loops of its own process.
+pub(super) struct SecondMount {
+    worker: LoopWorker,
+    mount: VolumeMount,
+    root: PathBuf,
+}
+
+impl SecondMount {
+    /// Where it is mounted.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Makes files in the process of the loops. *Returns*: the time. *Units*: seconds.
+    pub fn create(&mut self, files: PrefixedFiles) -> Result<f64, Error> {
+        create(&mut self.worker, files)
+    }
+
+    /// Unmounts it. *Errors*: something could not be committed.
+    pub fn finish(self) -> Result<(), Error> {
+        drop(self.worker);
+        self.mount.finish()
+    }
+}
+
+fn create(worker: &mut LoopWorker, files: PrefixedFiles) -> Result<f64, Error> {
+    let patience = files.patience();
+    worker.time(&LoopTask::Create(files), patience)
 }
 
 #[cfg(test)]

@@ -25,9 +25,16 @@ const STEP: Duration = Duration::from_millis(20);
 /// `PATH`.
 pub fn find(nectary: &Path) -> Option<PathBuf> {
     let beside = nectary.parent().and_then(Path::parent).map(|target| target.join("tools/bin"));
-    let folders = std::env::var_os("PATH").unwrap_or_default();
-    let folders = beside.into_iter().chain(std::env::split_paths(&folders));
-    folders.map(|folder| folder.join(PROGRAM)).find(|path| path.is_file())
+    beside.into_iter().chain(path_folders()).map(|folder| folder.join(PROGRAM)).find(|path| path.is_file())
+}
+
+/// Whether a program is in one of the folders of `PATH`.
+pub fn is_on_path(program: &str) -> bool {
+    path_folders().iter().any(|folder| folder.join(program).is_file())
+}
+
+fn path_folders() -> Vec<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect()
 }
 
 /// The reason why it cannot run; `None` if it can.

@@ -8,10 +8,12 @@
 //! |---|---|
 //! | `contender` | the list of contenders, and how each is set up and taken down |
 //! | `juicefs` | JuiceFS as a peer |
+//! | `programs` | `ls -l`, git, and two hosts that create files at once |
 //! | `report` | rates with their medians and quartiles, ratios, tables |
 
 mod contender;
 mod juicefs;
+mod programs;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -28,11 +30,14 @@ use crate::{Error, ExperimentErrorKind, ExperimentReport, machine, sys};
 
 use contender::{CONTENDERS, MountContender, MountEnvironment};
 pub use juicefs::find as find_juicefs;
-use report::ThreadSample;
+use programs::{ProgramRun, ProgramSample};
+use report::{RunSamples, ThreadSample};
 
 /// The number of files, and that in a quick run.
 const FILES: u32 = 4096;
 const FILES_QUICK: u32 = 512;
+/// How many times as many names the directory has that `ls -l` lists.
+const LISTED_TIMES: u32 = 5;
 /// The largest number of files: a disk of moderate size has room for them.
 const FILES_MAX: u32 = 100_000;
 /// The numbers of threads.
@@ -42,8 +47,9 @@ const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 2;
 /// The size of the disk without room for files; a file system needs most of it. *Units*: bytes.
 const DISK_BYTES: u64 = 512 << 20;
-/// The room for each file. *Units*: bytes.
+/// The room for each file, and for each name of the directory that `ls -l` lists. *Units*: bytes.
 const FILE_ROOM_BYTES: u64 = 16 << 10;
+const LISTED_ROOM_BYTES: u64 = 2 << 10;
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +68,8 @@ pub struct SharedFilesOptions {
     pub juicefs: Option<PathBuf>,
     /// Whether volumes are also mounted so that they make and remove names themselves.
     pub has_local_names: bool,
+    /// Whether programs run, too: `ls -l` of a large directory, git, and two hosts that create files at once.
+    pub has_programs: bool,
     /// The seed of the order in which files are unlinked.
     pub seed: u64,
 }
@@ -105,6 +113,10 @@ impl SharedFilesPlan {
                 Some(why) => not_run.push(format!("{}: NOT RUN: {why}", contender.name)),
             }
         }
+        if options.has_programs && !juicefs::is_on_path(ProgramRun::NEEDS.0) {
+            let (program, package) = ProgramRun::NEEDS;
+            return Err(Error::new(ExperimentErrorKind::Missing, format!("there is no {program}: apt-get install {package}")));
+        }
         if contenders.is_empty() && not_run.is_empty() {
             return Err(usage("these contenders run with --local-names".to_owned()));
         }
@@ -116,7 +128,13 @@ impl SharedFilesPlan {
 
     /// The size of the disk. *Units*: bytes.
     fn disk_bytes(&self) -> u64 {
-        (DISK_BYTES + u64::from(self.files) * FILE_ROOM_BYTES).next_multiple_of(1 << 20)
+        let listed = if self.options.has_programs { u64::from(self.listed()) * LISTED_ROOM_BYTES } else { 0 };
+        (DISK_BYTES + u64::from(self.files) * FILE_ROOM_BYTES + listed).next_multiple_of(1 << 20)
+    }
+
+    /// The number of names in the directory that `ls -l` lists.
+    fn listed(&self) -> u32 {
+        self.files * LISTED_TIMES
     }
 
     /// The loops of a contender; `root` is where it is mounted.
@@ -155,7 +173,9 @@ pub fn run(
         let hosts = HostPair::new(nectary, &folder, Vec::new())?;
         let place =
             MountEnvironment { nectary, folder: &folder, device: disk.path(), hosts: &hosts, options: &plan.options };
-        run_all(plan, &place, progress)
+        let make = || ProgramRun::new(&disk_folder, plan.listed(), plan.files);
+        let programs = plan.options.has_programs.then(make).transpose()?;
+        run_all(plan, &place, programs.as_ref(), progress)
     });
     let _ = nectary_attach::release_stale();
     guardian.finish();
@@ -165,17 +185,25 @@ pub fn run(
 fn run_all(
     plan: &SharedFilesPlan,
     place: &MountEnvironment<'_>,
+    programs: Option<&ProgramRun>,
     progress: &mut (dyn FnMut(&RunProgress) + Send),
-) -> Result<Vec<ThreadSample>, Error> {
+) -> Result<RunSamples, Error> {
     let of = (plan.contenders.len() * plan.rounds) as u64;
-    let (mut samples, mut done) = (Vec::new(), 0);
+    let (mut samples, mut done) = (RunSamples::default(), 0);
     for round in 0..plan.rounds {
         for index in order(plan.contenders.len(), round) {
             let contender = &plan.contenders[index];
             progress(&RunProgress { done, of, what: format!("{}, round {}", contender.name, round + 1) });
             done += 1;
             let named = |error: Error| Error::new(error.kind, format!("{}: {}", contender.name, error.message));
-            samples.extend(run_one(plan, place, contender, round).map_err(named)?);
+            samples.threads.extend(run_one(plan, place, contender, round).map_err(named)?);
+            let Some(programs) = programs.filter(|_| ProgramRun::is_of(contender)) else { continue };
+            let mut running = place.set_up(contender).map_err(named)?;
+            let found = programs.run(place, contender, &mut running).map_err(named)?;
+            running.finish().map_err(named)?;
+            let sample =
+                |(measure, value)| ProgramSample { contender: contender.name, round, measure, value };
+            samples.programs.extend(found.into_iter().map(sample));
         }
     }
     progress(&RunProgress { done, of, what: "done".to_owned() });
@@ -212,6 +240,7 @@ pub(super) mod tests {
             folder: PathBuf::from("."),
             juicefs: None,
             has_local_names: false,
+            has_programs: false,
             seed: 1,
         }
     }
