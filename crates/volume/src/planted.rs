@@ -75,4 +75,8 @@ nectary_block::planted_bugs! {
     DependenceIgnored = 28 => "changes of others counted as own",
     /// A kernel is told in one call that two names are one inode, which another host moved in between.
     MovedNameSame = 37 => "two names of a moved inode in one call",
+    /// A client uses the token of a file that it has made, and does not request it.
+    AheadUnsaid = 38 => "token used ahead and not requested",
+    /// A client requests such a token again behind the return of the directory.
+    AheadBehindReturn = 39 => "token used ahead requested behind a return",
 }

@@ -36,7 +36,7 @@ pub struct ThreadedLoops {
 pub struct StepTimes {
     /// The time to create all files.
     pub create_s: f64,
-    /// The time to request the attributes of all files.
+    /// The time to request the attributes of all files, directly after they were requested once.
     pub stat_s: f64,
     /// The time to unlink all files.
     pub unlink_s: f64,
@@ -54,6 +54,8 @@ impl ThreadedLoops {
         let ready = parts.iter().map(FileLoops::ready).collect::<Result<Vec<_>, _>>()?;
         let create_s = measured(&ready, PreparedLoops::create)?;
         ready.iter().try_for_each(PreparedLoops::compare)?;
+        // The kernel may show what it is told now: a file system says nothing of a new file that others may change at once.
+        at_once(&ready, PreparedLoops::stat)?;
         let stat_s = measured(&ready, PreparedLoops::stat)?;
         let unlink_s = measured(&ready, PreparedLoops::delete)?;
         for (ready, part) in ready.iter().zip(&parts) {

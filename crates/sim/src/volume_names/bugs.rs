@@ -58,6 +58,8 @@ impl VolumeNamesBug {
         VolumeNamesBug::Volume(VolumeBug::LocalTwice),
         VolumeNamesBug::Volume(VolumeBug::MakerUnheard),
         VolumeNamesBug::Volume(VolumeBug::MovedNameSame),
+        VolumeNamesBug::Volume(VolumeBug::AheadUnsaid),
+        VolumeNamesBug::Volume(VolumeBug::AheadBehindReturn),
     ];
 
     /// The bug's name in reports.

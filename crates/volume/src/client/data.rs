@@ -390,9 +390,14 @@ impl VolumeClient {
         }
     }
 
-    /// Requests the attributes if they are not known.
+    /// Requests the attributes if they are not known. Those of a file that nobody else knows are what the session keeps.
     async fn learn(&self, file: &ActiveFile, content: &mut FileContent) -> Result<(), Error> {
         if !content.is_known {
+            let is_own = file.hold.state().is_ahead();
+            if let Some(own) = self.kept_own(file.id).filter(|_| is_own) {
+                content.learn(own.inode);
+                return Ok(());
+            }
             let question = MetadataQuestion::GetAttributes { file: file.id };
             let ServerAnswer::Attributes(attributes) = self.ask(question).await? else {
                 return Err(Error::posix(libc::EIO));

@@ -19,7 +19,7 @@ use nectary_block::Buffer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::calls::{FileGrant, ServerEvent};
+use super::calls::ServerEvent;
 use super::error::Error;
 use super::file::ActiveFile;
 use super::kernel::HostKernel;
@@ -34,8 +34,6 @@ use crate::tokens::{RecallOutcome, RecallReason, Recalled, TokenHolding, level};
 
 /// The longest wait for a kernel to take a new end of file.
 const GROW_TIME_MAX: Duration = Duration::from_secs(2);
-/// The pause after a refused request for a token.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// The maximum number of tokens in one message to a restarted server.
 const RECLAIMED_MAX: usize = 4096;
 
@@ -184,6 +182,9 @@ impl VolumeClient {
                 }
                 let wanted = level(&state);
                 if state.wants(wanted) {
+                    if self.hold_ahead(file, &mut state) {
+                        continue;
+                    }
                     self.request(file.clone(), wanted);
                 }
             }
@@ -191,71 +192,8 @@ impl VolumeClient {
         }
     }
 
-    /// Requests a token, and wakes the waiting calls.
-    fn request(&self, file: Arc<ActiveFile>, level: u8) {
-        let client = self.clone();
-        tokio::spawn(async move {
-            let token = Token { object: file.id, what: TokenAspect::Data };
-            let granted = client.shared.session.acquire(token, level).await;
-            if granted.is_err() {
-                tokio::time::sleep(REFUSED_PAUSE).await;
-            }
-            client.end_request(&file, granted.ok()).await;
-            if !file.is_used() {
-                client.settle(&file).await;
-            }
-        });
-    }
-
-    /// Handles the answer to a request for a token.
-    pub(super) async fn end_request(&self, file: &Arc<ActiveFile>, granted: Option<FileGrant>) {
-        let early = {
-            // This must not wait for the lock, because a server that restarts in the meantime must be told of the
-            // token. If the lock is not free, the attributes and extents are dropped, and requested when they are
-            // needed.
-            let content = file.content.try_write().ok();
-            let mut state = file.hold.state();
-            // A newer server that was told what is held does not know of a grant that comes after that.
-            match granted.filter(|grant| grant.epoch == self.shared.session.epoch()) {
-                Some(FileGrant { held, is_watched, shape, .. }) => {
-                    file.is_watched.store(is_watched, Ordering::Release);
-                    let early = state.granted(held.level, held.sequence);
-                    let is_held = state.level() != level::NONE && state.sequence() == held.sequence;
-                    if let (Some(mut content), Some(shape), true) = (content, shape, is_held) {
-                        content.learn_shape(shape);
-                    }
-                    early
-                }
-                None => state.failed(),
-            }
-        };
-        file.hold.changed.notify_waiters();
-        for recalled in early {
-            if let RecallOutcome::Begin = self.hear(file, recalled) {
-                let (client, file) = (self.clone(), file.clone());
-                tokio::spawn(async move { client.work(file.id.inode, client.give_back(&file, recalled)).await });
-            }
-        }
-    }
-
-    /// Returns a grant that came without a request.
-    pub(super) fn return_unwanted(&self, file: &ActiveFile, sequence: u64) {
-        let is_returned = {
-            // A later state of the file must not take it, either.
-            let mut files = lock(&self.shared.files);
-            let is_returned = file.hold.state().unwanted(sequence);
-            if is_returned {
-                files.note_returned(sequence);
-            }
-            is_returned
-        };
-        if is_returned {
-            self.say_returned(file.id, level::NONE, sequence, false);
-        }
-    }
-
     /// Decides what a recall requires.
-    fn hear(&self, file: &ActiveFile, recalled: Recalled) -> RecallOutcome {
+    pub(super) fn hear(&self, file: &ActiveFile, recalled: Recalled) -> RecallOutcome {
         let heard = file.hold.state().recalled(recalled);
         if let RecallOutcome::Answer(level) = heard {
             self.say_returned(file.id, level, recalled.0, false);
@@ -263,13 +201,13 @@ impl VolumeClient {
         heard
     }
 
-    fn say_returned(&self, object: FileId, level: u8, sequence: u64, is_lost: bool) {
+    pub(super) fn say_returned(&self, object: FileId, level: u8, sequence: u64, is_lost: bool) {
         let held = TokenGrant { token: Token { object, what: TokenAspect::Data }, level, sequence };
         self.shared.session.say(&VolumeMessage::Return { held, is_lost });
     }
 
     /// Does what a recall requires.
-    async fn give_back(&self, file: &Arc<ActiveFile>, recalled: Recalled) {
+    pub(super) async fn give_back(&self, file: &Arc<ActiveFile>, recalled: Recalled) {
         let _turn = WaitKind::File.during(file.id.inode, file.hold.giving.lock()).await;
         // An earlier recall may have done it already.
         let RecallOutcome::Begin = self.hear(file, recalled) else { return };

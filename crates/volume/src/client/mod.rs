@@ -22,7 +22,7 @@
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
 //! | `looks` | names and attributes that the session keeps |
 //! | `kernel` | what is asked of this host's kernel; what it was given with a time; names that it looks up one after another |
-//! | `hold` | which data may be cached, and giving tokens back when another host needs them |
+//! | `hold`, `token_requests` | which data may be cached, giving tokens back when another host needs them; getting them |
 //! | `wait_kinds` | what calls wait for |
 
 mod accesses;
@@ -45,6 +45,7 @@ mod session;
 mod session_device;
 mod siblings;
 mod space;
+mod token_requests;
 mod wait_kinds;
 
 use std::collections::{BTreeSet, HashMap};

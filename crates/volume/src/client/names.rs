@@ -128,6 +128,11 @@ impl VolumeClient {
         self.kept(|looks| looks.attributes(file)).map(|found| self.shown_kept(found))
     }
 
+    /// Returns the attributes of an inode without what this host has written and not committed, if the session keeps them.
+    pub(super) fn kept_own(&self, file: FileId) -> Option<InodeAttributes> {
+        self.kept(|looks| looks.attributes(file))
+    }
+
     fn shown_kept(&self, mut attributes: InodeAttributes) -> KeptAttributes {
         let is_changed = self.overlay(&mut attributes);
         KeptAttributes { attributes, is_changed }

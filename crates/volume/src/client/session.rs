@@ -323,6 +323,24 @@ impl ClientSession {
         }
     }
 
+    /// Requests the token of a file's data at level *write*, which may be used from now on: see
+    /// [`SharedSession::acquire_ahead`].
+    pub fn acquire_ahead(&self, file: FileId) -> Option<LaterAnswer> {
+        self.inner.acquire_ahead(file)
+    }
+
+    /// Waits for the grant of a token that is used already. If it is refused, the session ends: what was written under it is
+    /// lost with everything else that only this host knows.
+    pub async fn granted_ahead(&self, answer: LaterAnswer) -> Option<FileGrant> {
+        match self.said(answer.await) {
+            Ok(CallAnswer::Granted(grant)) => Some(grant),
+            Ok(_) | Err(_) => {
+                self.inner.end("the server refused a token of what this host had made");
+                None
+            }
+        }
+    }
+
     /// Whether the lease allows I/O to begin, so that this client may show what it alone knows.
     pub fn is_leased(&self) -> bool {
         self.inner.may_begin()
@@ -472,19 +490,7 @@ impl ClientSession {
                         VolumeMessage::Operation { operation, .. } => Some(self.inner.looks.changing(operation)),
                         _ => None,
                     };
-                    let waiting = PendingCall {
-                        message,
-                        number,
-                        share,
-                        done_at_ns: None,
-                        blamed: 0,
-                        refused: None,
-                        is_given_up: false,
-                        reply,
-                        changing,
-                        may_keep: None,
-                        _turn: turn,
-                    };
+                    let waiting = PendingCall { number, changing, ..PendingCall::new(message, share, reply, turn) };
                     if let Some(bulk) = state.bulk.as_ref().filter(|_| state.is_sent_at_once(&waiting)) {
                         let _ = bulk.send(frame);
                     }

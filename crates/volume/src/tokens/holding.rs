@@ -117,6 +117,16 @@ impl TokenHolding {
         is_wanted
     }
 
+    /// Uses level *write*, which was requested and will be granted before anybody else can have it.
+    pub fn hold_ahead(&mut self) {
+        self.level = level::WRITE;
+    }
+
+    /// Whether level *write* is used and not granted yet.
+    pub fn is_ahead(&self) -> bool {
+        self.level == level::WRITE && self.acquiring.is_some()
+    }
+
     /// Records that a request was granted. Returns the recalls that arrived before the grant. A grant that was returned
     /// does not count: a server answers with it until it has the return, and then it may be granted to others.
     pub fn granted(&mut self, level: u8, sequence: u64) -> Vec<Recalled> {
@@ -375,6 +385,25 @@ mod tests {
         assert!(holding.granted(level::READ, 7).is_empty() && holding.level() == level::NONE, "it was returned");
         assert!(holding.wants(level::WRITE) && holding.granted(level::WRITE, 8).is_empty());
         assert!(holding.admits(level::WRITE) && !holding.unwanted(7), "a newer grant has replaced it");
+    }
+
+    /// A token that is used ahead admits calls before its grant, whose recall waits for it.
+    #[test]
+    fn token_ahead_admits_before_grant() {
+        let mut holding = TokenHolding::default();
+        assert!(holding.wants(level::WRITE));
+        holding.hold_ahead();
+        assert!(holding.admits(level::WRITE) && holding.is_ahead() && !holding.is_idle());
+        let recall = (3, level::NONE, RecallReason::Conflict);
+        assert_eq!(holding.recalled(recall), RecallOutcome::Later);
+        assert_eq!(holding.granted(level::WRITE, 3), [recall]);
+        assert!(!holding.is_ahead() && holding.recalled(recall) == RecallOutcome::Begin);
+        // A new server is told of it before the grant, and answers for what an earlier one was told.
+        let mut told = TokenHolding::default();
+        assert!(told.wants(level::WRITE));
+        told.hold_ahead();
+        assert!(told.failed().is_empty() && told.admits(level::WRITE) && !told.is_ahead());
+        assert_eq!(told.recalled((0, level::NONE, RecallReason::Conflict)), RecallOutcome::Begin);
     }
 
     #[test]

@@ -115,7 +115,10 @@ impl SharedFilesPlan {
         }
         if options.has_programs && !juicefs::is_on_path(ProgramRun::NEEDS.0) {
             let (program, package) = ProgramRun::NEEDS;
-            return Err(Error::new(ExperimentErrorKind::Missing, format!("there is no {program}: apt-get install {package}")));
+            return Err(Error::new(
+                ExperimentErrorKind::Missing,
+                format!("there is no {program}: apt-get install {package}"),
+            ));
         }
         if contenders.is_empty() && not_run.is_empty() {
             return Err(usage("these contenders run with --local-names".to_owned()));
@@ -201,8 +204,7 @@ fn run_all(
             let mut running = place.set_up(contender).map_err(named)?;
             let found = programs.run(place, contender, &mut running).map_err(named)?;
             running.finish().map_err(named)?;
-            let sample =
-                |(measure, value)| ProgramSample { contender: contender.name, round, measure, value };
+            let sample = |(measure, value)| ProgramSample { contender: contender.name, round, measure, value };
             samples.programs.extend(found.into_iter().map(sample));
         }
     }

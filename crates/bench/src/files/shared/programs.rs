@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::contender::{ContenderMountKind, MountContender, MountEnvironment, RunningMount};
+use crate::Error;
 use crate::files::prefixed::PrefixedFiles;
 use crate::process;
 use crate::workload::content;
-use crate::Error;
 
 /// The directories of the repository, and the files in each.
 const REPOSITORY: (u32, u32) = (200, 25);
@@ -210,7 +210,8 @@ impl ProgramRun {
         let (shared, own) = (made_in("shared", "a-")?, made_in("own", "a-")?);
         let alone_s = running.create(alone)?;
         let mut second = running.mount_on_other_host(place)?;
-        let other_shared = PrefixedFiles { folder: second.root().join("shared"), prefix: "b-".to_owned(), files: shared.files };
+        let other_shared =
+            PrefixedFiles { folder: second.root().join("shared"), prefix: "b-".to_owned(), files: shared.files };
         let other_own = PrefixedFiles { folder: made(second.root(), "other")?, ..other_shared.clone() };
         let shared_s = at_once(running, shared, &mut second, other_shared)?;
         let own_s = at_once(running, own, &mut second, other_own)?;
@@ -274,6 +275,8 @@ fn status(clone: &Path) -> Result<(), Error> {
     let said = git(Path::new("/"), &words)?;
     match said.is_empty() {
         true => Ok(()),
-        false => Err(Error::failed("git status", format!("a clone has changed: {}", said.lines().next().unwrap_or("")))),
+        false => {
+            Err(Error::failed("git status", format!("a clone has changed: {}", said.lines().next().unwrap_or(""))))
+        }
     }
 }

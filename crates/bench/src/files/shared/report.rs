@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::SharedFilesPlan;
-use super::programs::{ProgramMeasure, ProgramSample};
 use super::contender::{AGAIN, BARE, BASE, CLIENT, LOCAL, PEER, WITH_LOCAL_NAMES};
+use super::programs::{ProgramMeasure, ProgramSample};
 use crate::files::together::StepTimes;
 use crate::statistics::{IntervalEstimate, paired_ratio, quartiles};
 use crate::{ExperimentReport, ReportFigure, machine};

@@ -7,6 +7,8 @@
 //! 2. It is answered only if no operation of the session is without an answer: so what is kept always comes before what is
 //!    not answered, also at a new server.
 //! 3. A return is sent behind all operations that were answered under the token, and none is answered under it after that.
+//! 4. The data of what the session has made there may be written before its token is granted
+//!    ([`SharedSession::acquire_ahead`]): the request for the token, too, is sent before the return.
 //!
 //! All this happens under the lock of the session's state, and waits for nothing. Leaves to others: the effect of the
 //! operations (`metadata::effects`), and what is kept of it (`looks`).
@@ -14,13 +16,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
-use super::{ServerEvent, SessionCalls, SharedSession, wall_ns};
+use tokio::sync::oneshot;
+
+use super::{CallAnswer, CallShare, PendingCall, ServerEvent, SessionCalls, SharedSession, wall_ns};
 use crate::format::{HAS_XATTRS, Inode, LOST_TO_OTHERS};
 use crate::metadata::effects::{self, MadeInode};
 use crate::planted::{Bug, planted};
 use crate::protocol::{
-    AnswerTerms, FileId, InodeAttributes, MayKeep, MetadataOperation, MetadataQuestion, Token, TokenAspect, TokenGrant,
-    VolumeMessage,
+    AnswerTerms, FileId, InodeAttributes, MayKeep, MetadataOperation, MetadataQuestion, ServerRefusal, Token,
+    TokenAspect, TokenGrant, VolumeMessage,
 };
 use crate::tokens::{WRITE, level};
 
@@ -170,7 +174,8 @@ impl SessionCalls {
     }
 
     /// Returns what a new connection to the same server gets first, by request: what the session did itself or was answered
-    /// early, which files are open, and returns. A new server gets the first of these.
+    /// early, which files are open, returns, and requests for tokens that are used ahead. A new server gets the first and the
+    /// last of these.
     pub fn first_again(&self) -> BTreeMap<u64, VolumeMessage> {
         let open = |file: &FileId| VolumeMessage::Question {
             session: self.session,
@@ -179,7 +184,9 @@ impl SessionCalls {
         let back = |held: &TokenGrant| VolumeMessage::Return { held: *held, is_lost: false };
         let telling = self.local.telling.iter().map(|(request, file)| (*request, open(file)));
         let returning = self.local.returning.iter().map(|(request, held)| (*request, back(held)));
-        self.unstored.messages(self.epoch).into_iter().chain(telling).chain(returning).collect()
+        let ahead = self.waiting.iter().filter(|(_, waiting)| waiting.is_ahead && !planted(Bug::AheadBehindReturn));
+        let ahead = ahead.map(|(request, waiting)| (*request, waiting.message.clone()));
+        self.unstored.messages(self.epoch).into_iter().chain(telling).chain(returning).chain(ahead).collect()
     }
 
     /// Tells the server which of these files are open, before their names may be removed.
@@ -320,6 +327,36 @@ impl SharedSession {
         }
         self.keep_local(&operation, (parent, -1), now_ns, None);
         LocalOutcome::Done(removed)
+    }
+
+    /// Requests the token of a file's data at level *write* if the server will grant it before anybody else can have it: the
+    /// session has made the file in a directory that it still holds, so nobody else knows the file, and the request comes
+    /// before the return of the directory. The token may be used from now on. *Returns*: the receiver of the grant.
+    pub fn acquire_ahead(&self, file: FileId) -> Option<oneshot::Receiver<Result<CallAnswer, ServerRefusal>>> {
+        let turn = self.turns[CallShare::Tokens as usize].clone().try_acquire_owned().ok()?;
+        let mut state = self.state();
+        let is_connected = state.bulk.is_some() && !state.refusals.is_careful() && state.figures.ended.is_none();
+        if !is_connected || state.is_leaving || !self.may_begin() || !self.is_newest(state.epoch) {
+            return None;
+        }
+        if !state.local.held.values().any(|held| held.made.contains(&file.inode)) {
+            return None;
+        }
+        let (reply, answer) = oneshot::channel();
+        if planted(Bug::AheadUnsaid) {
+            std::mem::forget(reply);
+            return Some(answer);
+        }
+        let token = Token { object: file, what: TokenAspect::Data };
+        let message = VolumeMessage::Acquire { token, level: level::WRITE, waits: true };
+        let request = state.next_request;
+        state.next_request += 1;
+        if let Some(bulk) = &state.bulk {
+            let _ = bulk.send(message.encode(request, state.epoch));
+        }
+        let call = PendingCall { is_ahead: true, ..PendingCall::new(message, CallShare::Tokens, reply, turn) };
+        state.waiting.insert(request, call);
+        Some(answer)
     }
 
     /// Keeps what an operation has left, which was answered here. The caller holds the lock of the state, so no other

@@ -84,19 +84,9 @@ impl Alone {
         (state.next_number, state.next_request) = (number + 1, request + 1);
         state.open_numbers.insert(number);
         let operation = new(libc::S_IFDIR).operation(DIRECTORY, b"directory", false);
-        let waiting = PendingCall {
-            message: VolumeMessage::Operation { session: 1, number, terms: AnswerTerms::Early, operation },
-            number: Some(number),
-            share: CallShare::Operations,
-            done_at_ns: None,
-            blamed: 0,
-            refused: None,
-            is_given_up: false,
-            reply: oneshot::channel().0,
-            changing: None,
-            may_keep: None,
-            _turn: turn,
-        };
+        let message = VolumeMessage::Operation { session: 1, number, terms: AnswerTerms::Early, operation };
+        let call = PendingCall::new(message, CallShare::Operations, oneshot::channel().0, turn);
+        let waiting = PendingCall { number: Some(number), ..call };
         state.waiting.insert(request, waiting);
         request
     }
@@ -106,6 +96,46 @@ impl Alone {
         let answer = answer.map_err(|code| ServerRefusal { code, errno: libc::EIO, words: String::new() });
         self.inner.answered(request, answer.map(CallAnswer::Answer));
     }
+}
+
+/// The token of a file is used ahead only while the directory is held in which the session has made it, and is requested
+/// between its creation and the return of the directory, also on a new connection.
+#[test]
+fn tokens_ahead_precede_directory_return() {
+    let alone = Alone::new();
+    let LocalOutcome::Done(made) = alone.make("a", true) else { panic!("it may make names") };
+    let LocalOutcome::Done(gone) = alone.make("b", true) else { panic!("it may make names") };
+    assert!(matches!(alone.inner.unlink_locally(DIRECTORY, b"b"), LocalOutcome::Done(_)));
+    let other = FileId { inode: 50, generation: 1 };
+    assert!(alone.inner.acquire_ahead(other).is_none(), "others may know it");
+    assert!(alone.inner.acquire_ahead(gone.id()).is_none(), "it does not go along any more");
+    let answer = alone.inner.acquire_ahead(made.id()).expect("nobody else knows it");
+    let token = Token { object: DIRECTORY, what: TokenAspect::Directory };
+    alone.inner.return_directory(TokenGrant { token, level: level::READ, sequence: 1 });
+    assert!(alone.inner.acquire_ahead(made.id()).is_none(), "the directory is returned");
+    let (frames, mut sent) = mpsc::unbounded_channel();
+    let welcome = WelcomeAnswer { session: 1, epoch: 1, lease: LEASE, server_ns: wall_ns() };
+    alone.inner.connected(&welcome, frames);
+    let kinds: Vec<&str> = std::iter::from_fn(|| sent.try_recv().ok())
+        .map(|frame| match VolumeMessage::decode(&frame).expect("its own words").1 {
+            VolumeMessage::Operation { .. } => "operation",
+            VolumeMessage::Acquire { token, level: level::WRITE, .. } if token.object == made.id() => "acquire",
+            VolumeMessage::Return { .. } => "return",
+            VolumeMessage::Question { .. } => "open",
+            _ => "other",
+        })
+        .collect();
+    // The open file is told before the return, too.
+    assert_eq!(kinds.iter().filter(|kind| **kind == "operation").count(), 3, "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == "acquire").count(), 1, "{kinds:?}");
+    let at = |wanted: &str| kinds.iter().position(|kind| *kind == wanted).expect("it is sent");
+    assert!(at("operation") < at("acquire") && at("acquire") < at("return"), "{kinds:?}");
+    drop(answer);
+    // While a newer server is known, and past the lease, nothing is used ahead.
+    let later = Alone::new();
+    let LocalOutcome::Done(made) = later.make("a", true) else { panic!("it may make names") };
+    later.inner.welcomed(2, &ServerAddress::Unix("elsewhere".into()));
+    assert!(later.inner.acquire_ahead(made.id()).is_none());
 }
 
 #[test]
