@@ -77,6 +77,4 @@ nectary_block::planted_bugs! {
     MovedNameSame = 37 => "two names of a moved inode in one call",
     /// A client uses the token of a file that it has made, and does not request it.
     AheadUnsaid = 38 => "token used ahead and not requested",
-    /// A client requests such a token again behind the return of the directory.
-    AheadBehindReturn = 39 => "token used ahead requested behind a return",
 }

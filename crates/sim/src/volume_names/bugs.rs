@@ -59,7 +59,6 @@ impl VolumeNamesBug {
         VolumeNamesBug::Volume(VolumeBug::MakerUnheard),
         VolumeNamesBug::Volume(VolumeBug::MovedNameSame),
         VolumeNamesBug::Volume(VolumeBug::AheadUnsaid),
-        VolumeNamesBug::Volume(VolumeBug::AheadBehindReturn),
     ];
 
     /// The bug's name in reports.

@@ -277,10 +277,12 @@ impl OpenFile {
         synced
     }
 
-    /// Whether [`flush`](Self::flush) has nothing to do: nothing is written, and no commit has failed. Waits for nothing.
+    /// Whether [`flush`](Self::flush) has nothing to do: no commit has failed, and what is written may be committed later.
+    /// Waits for nothing.
     pub fn is_flushed(&self) -> bool {
         let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
-        !has_failed && !self.file.shown().is_dirty
+        let is_awaited = self.file.is_emptied.load(Ordering::Acquire) || self.client.are_names_synced();
+        !has_failed && !(is_awaited && self.file.shown().is_dirty)
     }
 
     /// Truncates or extends the file.

@@ -184,7 +184,7 @@ impl SessionCalls {
         let back = |held: &TokenGrant| VolumeMessage::Return { held: *held, is_lost: false };
         let telling = self.local.telling.iter().map(|(request, file)| (*request, open(file)));
         let returning = self.local.returning.iter().map(|(request, held)| (*request, back(held)));
-        let ahead = self.waiting.iter().filter(|(_, waiting)| waiting.is_ahead && !planted(Bug::AheadBehindReturn));
+        let ahead = self.waiting.iter().filter(|(_, waiting)| waiting.is_ahead);
         let ahead = ahead.map(|(request, waiting)| (*request, waiting.message.clone()));
         self.unstored.messages(self.epoch).into_iter().chain(telling).chain(returning).chain(ahead).collect()
     }

@@ -25,7 +25,6 @@ use super::error::Error;
 use super::looks::LookupCache;
 use crate::net::ServerAddress;
 use crate::origin::ProcessOrigin;
-use crate::planted::{Bug, planted};
 use crate::protocol::{
     FileId, FileLockRange, FileShape, InodeAttributes, ListedName, RefusalCode, ServerAnswer, ServerRefusal,
     TokenGrant, VolumeMessage,
@@ -398,8 +397,7 @@ impl SharedSession {
         }
         let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {
-            let is_first = waiting.is_ahead && !planted(Bug::AheadBehindReturn);
-            if is_first || state.is_held_back(waiting) || (is_careful && waiting.share != CallShare::Restart) {
+            if waiting.is_ahead || state.is_held_back(waiting) || (is_careful && waiting.share != CallShare::Restart) {
                 continue;
             }
             let _ = bulk.send(waiting.message.encode(*request, state.epoch));
