@@ -150,6 +150,7 @@ async fn rename_ends_its_repetition() {
         fs::rename(&old, &new).expect("it is renamed");
         [thread, thread + 1].map(|thread| shown.has_begun_again(thread, &rename("a"), FILE))
     });
-    assert_eq!(renamed.await.expect("no panic"), [false, true]);
+    let renamed = renamed.await;
     rig.finish().await;
+    assert_eq!(renamed.expect("no panic"), [false, true]);
 }
