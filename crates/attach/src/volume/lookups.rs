@@ -13,6 +13,7 @@ use nectary_volume::protocol::{FileId, InodeAttributes};
 use super::caller_calls::CallerCall;
 use super::calls::{FoundInode, Result, This, ask, check_name, of_removed, refused};
 use super::serve::VolumeFileSystem;
+use super::shown::KernelCache;
 
 pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Result<FoundInode> {
     if name == b"." || name == b".." {
@@ -43,18 +44,30 @@ async fn is_moved(
     (directory, name): (FileId, &[u8]),
 ) -> Result<bool> {
     let Some(earlier) = this.shown.earlier_name(thread, found, directory, name) else { return Ok(false) };
-    let call = CallerCall::of(thread);
-    if call == CallerCall::Other || this.shown.has_begun_again(thread, &call, found.id()) {
+    let is_gone = async {
+        match earlier {
+            EarlierName::Gone => Ok(true),
+            EarlierName::Perhaps(names) => is_any_gone(this, found.id(), names).await,
+        }
+    };
+    begins_again(&this.shown, (thread, CallerCall::of(thread)), found.id(), is_gone).await
+}
+
+/// Decides whether a call begins once more that finds an inode of which an earlier name may be gone; notes it.
+async fn begins_again(
+    shown: &KernelCache,
+    (thread, call): (u32, CallerCall),
+    found: FileId,
+    is_gone: impl Future<Output = Result<bool>>,
+) -> Result<bool> {
+    if call == CallerCall::Other || shown.has_begun_again(thread, &call, found) {
         return Ok(false);
     }
-    let is_moved = match earlier {
-        EarlierName::Gone => true,
-        EarlierName::Perhaps(names) => is_any_gone(this, found.id(), names).await?,
-    };
-    if is_moved {
-        this.shown.note_begun_again(thread, call);
+    let is_gone = is_gone.await?;
+    if is_gone {
+        shown.note_begun_again(thread, call);
     }
-    Ok(is_moved)
+    Ok(is_gone)
 }
 
 /// Whether any of these is no name of an inode.
@@ -102,3 +115,7 @@ async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<FoundInode>
     }
     Ok(FoundInode::new(found, None))
 }
+
+#[cfg(test)]
+#[path = "lookups_tests.rs"]
+mod tests;

@@ -131,6 +131,26 @@ impl KnownFiles {
     fn note_returned(&mut self, sequence: u64) {
         self.returned_to = self.returned_to.max(sequence);
     }
+
+    /// Notes a grant that no call wanted. Returns whether it must be returned; then a later state of the file does not take
+    /// it, either.
+    fn refuse(&mut self, file: &ActiveFile, sequence: u64) -> bool {
+        let is_returned = file.hold.state().unwanted(sequence);
+        if is_returned {
+            self.note_returned(sequence);
+        }
+        is_returned
+    }
+
+    /// Returns the state of a file; it is made if the file is not in use.
+    fn state(&mut self, id: FileId, is_open: bool) -> Arc<ActiveFile> {
+        let known = self.get(id).cloned();
+        known.unwrap_or_else(|| {
+            let file = Arc::new(ActiveFile::new(id, is_open, self.returned_to));
+            self.active.insert(id.inode, file.clone());
+            file
+        })
+    }
 }
 
 /// What free blocks are taken for.
@@ -307,12 +327,7 @@ impl VolumeClient {
     /// Returns the state of a file, with one user added; it is made if the file is not in use.
     fn use_file(&self, id: FileId, is_open: bool) -> Arc<ActiveFile> {
         let mut files = lock(&self.shared.files);
-        let known = files.get(id).cloned();
-        let file = known.unwrap_or_else(|| {
-            let file = Arc::new(ActiveFile::new(id, is_open, files.returned_to));
-            files.active.insert(id.inode, file.clone());
-            file
-        });
+        let file = files.state(id, is_open);
         file.add_user();
         file
     }
@@ -445,5 +460,29 @@ impl VolumeClient {
             let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
             given.into_iter().for_each(|granted| pool.space.add(granted));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::level;
+
+    /// The server answers with a grant until it has its return, also after the file was forgotten and is used again.
+    #[test]
+    fn unwanted_grant_stays_refused_after_forgetting() {
+        let id = FileId { inode: 20, generation: 1 };
+        let mut files = KnownFiles::default();
+        let file = files.state(id, false);
+        assert!(file.hold.state().wants(level::WRITE) && files.refuse(&file, 7));
+        file.hold.state().failed();
+        files.active.remove(&id.inode);
+        let later = files.state(id, false);
+        assert!(!Arc::ptr_eq(&file, &later));
+        let mut state = later.hold.state();
+        assert!(state.wants(level::READ) && state.granted(level::READ, 7).is_empty());
+        assert_eq!(state.level(), level::NONE, "the grant was returned");
+        assert!(state.wants(level::READ) && state.granted(level::READ, 8).is_empty());
+        assert_eq!(state.level(), level::READ);
     }
 }

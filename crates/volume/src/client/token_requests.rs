@@ -83,15 +83,7 @@ impl VolumeClient {
 
     /// Returns a grant that came without a request.
     pub(super) fn return_unwanted(&self, file: &ActiveFile, sequence: u64) {
-        let is_returned = {
-            // A later state of the file must not take it, either.
-            let mut files = lock(&self.shared.files);
-            let is_returned = file.hold.state().unwanted(sequence);
-            if is_returned {
-                files.note_returned(sequence);
-            }
-            is_returned
-        };
+        let is_returned = lock(&self.shared.files).refuse(file, sequence);
         if is_returned {
             self.say_returned(file.id, level::NONE, sequence, false);
         }

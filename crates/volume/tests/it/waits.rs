@@ -10,7 +10,7 @@ use nectary_host::progress::{self, CallProgress};
 use nectary_volume::client::{
     FileLock, HostKernel, NewInode, OpenAccess, OpenFile, VolumeClient, WaitKind, WritePosition,
 };
-use nectary_volume::protocol::AttributeChanges;
+use nectary_volume::protocol::{AttributeChanges, FileId};
 use tokio::sync::oneshot;
 
 /// The longest wait in a test.
@@ -39,6 +39,28 @@ impl HostKernel for SlowKernel {
 
     fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
         oneshot::channel().1
+    }
+}
+
+/// A kernel that forgets attributes when the test says so.
+#[derive(Default)]
+struct LateForgetter {
+    forgetting: Mutex<Vec<oneshot::Sender<()>>>,
+}
+
+impl HostKernel for LateForgetter {
+    fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+
+    fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+
+    fn forget_attributes(&self, _: FileId) -> Option<oneshot::Receiver<()>> {
+        let (done, is_done) = oneshot::channel();
+        self.forgetting.lock().expect("no panic").push(done);
+        Some(is_done)
     }
 }
 
@@ -113,6 +135,42 @@ async fn truncation_during_an_invalidation_ends() {
     client.close().await.expect("it ends");
     other.close().await.expect("it ends");
     server.stop().await.expect("it stops");
+}
+
+/// An open is granted a token for which another call of its host waits. If a third call, of another host, is granted the
+/// token before that call, it does not wait for the open.
+#[tokio::test]
+async fn unwanted_grant_of_open_is_returned() {
+    let volume = TestVolume::new("unwanted").await;
+    let server = volume.serve(&[0, 1]).await;
+    let kernel = Arc::new(LateForgetter::default());
+    let client = volume.connect(0).await;
+    let other = volume.try_connect_with(1, kernel.clone()).await.expect("it connects");
+    let id = client.create(ROOT, b"file", file()).await.expect("it is made").id();
+    let is_kept = async || other.attributes(id).await.is_ok() && other.kept_attributes(id).is_some();
+    nectary_kit::until_async("the other host keeps the attributes", is_kept).await;
+    let cutting = tokio::spawn({
+        let client = client.clone();
+        let changes = AttributeChanges { size: Some(5000), ..AttributeChanges::default() };
+        async move { client.set_attributes(id, changes).await }
+    });
+    let begun = async || kernel.forgetting.lock().expect("no panic").pop();
+    let forgotten = nectary_kit::find_async("the other host is told to forget them", begun).await;
+    let here = client.open(id, OpenAccess::Read, false).await.expect("it opens");
+    let there = other.open(id, OpenAccess::Write, false).await.expect("it opens");
+    let written = there.write(WritePosition::Offset(0), vec![Buffer::copy_of(&[5; 8192])]);
+    tokio::time::timeout(LIMIT, written).await.expect("the write ends").expect("it is written");
+    assert!(!cutting.is_finished(), "it waits for the attributes");
+    forgotten.send(()).expect("it is waited for");
+    let cut = tokio::time::timeout(LIMIT, cutting).await.expect("the truncation ends").expect("no panic");
+    cut.expect("it succeeds");
+    assert_eq!(here.read(0, 8192).await.expect("it is read").to_vec(), [5; 5000]);
+    here.close().await;
+    there.close().await;
+    client.close().await.expect("it ends");
+    other.close().await.expect("it ends");
+    server.stop().await.expect("it stops");
+    assert_eq!(volume.problems().await, Vec::<String>::new());
 }
 
 /// The other requests wait for another lock.

@@ -106,7 +106,12 @@ fn drawn(arguments: &VolumeTreeArguments, seed: u64) -> Result<()> {
     let VolumeTreeArguments { calls, hosts, .. } = *arguments;
     let kinds = TreeFault::ALL.to_vec();
     let faults = arguments.faults.unwrap_or((calls / CALLS_PER_FAULT).max(kinds.len() as u64));
-    for planted in [PlantedMistake::WrongByte, PlantedMistake::SkippedBeside, PlantedMistake::SkippedOnVolume] {
+    for planted in [
+        PlantedMistake::WrongByte,
+        PlantedMistake::SkippedBeside,
+        PlantedMistake::SkippedOnVolume,
+        PlantedMistake::SkippedTime,
+    ] {
         let [calls, faults] = if planted == PlantedMistake::WrongByte { [5 * PLANTED[0], 0] } else { PLANTED };
         let kinds = vec![TreeFault::MountKill, TreeFault::BothKill];
         let found = trees::run(&TreePlan { calls, seed, hosts, faults, kinds, planted: Some(planted) });

@@ -32,6 +32,8 @@ use crate::rng::SeededRng;
 const LIMIT: Duration = Duration::from_secs(300);
 /// The longest time without a server. *Units*: milliseconds.
 const AWAY_MS_MAX: u64 = 400;
+/// How often a program is run that has ended before a server was killed.
+const RUNS_MAX: u32 = 8;
 
 /// The program of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -187,10 +189,24 @@ impl<'a> RoundFolders<'a> {
         let (first, step) = (rng.index(3), 1 + rng.index(2));
         let name = format!("round-{seed}");
         let beside = volume.scratch.join(&format!("{name}-beside"));
-        fs::create_dir_all(&beside)?;
         let [here, there, third] = [0, 1, 2].map(|turn| mounts[(first + turn * step) % 3].join(&name));
-        run(Command::new("mkdir").arg(&here))?;
-        Ok(RoundFolders { here, there, third, beside, seed, kit })
+        let folders = RoundFolders { here, there, third, beside, seed, kit };
+        folders.make()?;
+        Ok(folders)
+    }
+
+    fn make(&self) -> Result<()> {
+        fs::create_dir_all(&self.beside)?;
+        run(Command::new("mkdir").arg(&self.here)).map(drop)
+    }
+
+    /// Removes everything.
+    fn remove(&self) -> Result<()> {
+        run(Command::new("rm").arg("-rf").arg(&self.there))?;
+        for gone in self.every() {
+            ensure!(fs::symlink_metadata(gone).is_err(), "{} is not removed", gone.display());
+        }
+        Ok(fs::remove_dir_all(&self.beside)?)
     }
 
     /// The folder on each mount.
@@ -248,14 +264,10 @@ pub fn round(
     kit: &ProgramKit,
 ) -> Result<ProgramCounts> {
     let mut rng = SeededRng::new(plan.seed);
-    let (program, folders) = (plan.program.round(), RoundFolders::new(volume, mounts, plan.seed, kit, &mut rng)?);
-    let done = run_killed(volume, program.as_ref(), &folders, &mut rng)?;
+    let folders = RoundFolders::new(volume, mounts, plan.seed, kit, &mut rng)?;
+    let (program, done) = run_until_killed(volume, plan.program, &folders, &mut rng)?;
     check(volume, program.as_ref(), &folders, &done)?;
-    run(Command::new("rm").arg("-rf").arg(&folders.there))?;
-    for gone in folders.every() {
-        ensure!(fs::symlink_metadata(gone).is_err(), "{} is not removed", gone.display());
-    }
-    fs::remove_dir_all(&folders.beside)?;
+    folders.remove()?;
     Ok(done)
 }
 
@@ -268,17 +280,40 @@ pub fn planted_round(
     kit: &ProgramKit,
 ) -> Result<Option<anyhow::Error>> {
     let mut rng = SeededRng::new(plan.seed);
-    let (program, folders) = (plan.program.round(), RoundFolders::new(volume, mounts, plan.seed, kit, &mut rng)?);
-    let done = run_killed(volume, program.as_ref(), &folders, &mut rng)?;
+    let folders = RoundFolders::new(volume, mounts, plan.seed, kit, &mut rng)?;
+    let (program, done) = run_until_killed(volume, plan.program, &folders, &mut rng)?;
     program.spoil(&folders)?;
     Ok(check(volume, program.as_ref(), &folders, &done).err())
 }
 
-/// Runs a program while the server is killed.
+/// Runs a program while the server is killed. If it has ended before, it is run again, and the server is killed earlier.
+fn run_until_killed(
+    volume: &mut VolumeRig,
+    program: VolumeProgram,
+    folders: &RoundFolders,
+    rng: &mut SeededRng,
+) -> Result<(Box<dyn ProgramRound>, ProgramCounts)> {
+    let mut pace = program.round().pace().scaled(folders.kit.scale);
+    let mut runs = 0;
+    loop {
+        runs += 1;
+        let (round, began) = (program.round(), Instant::now());
+        let done = run_killed(volume, round.as_ref(), (folders, &pace), rng)?;
+        if done.kills > 0 || runs == RUNS_MAX {
+            return Ok((round, done));
+        }
+        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        pace.before_ms_max = pace.before_ms_max.min(took_ms / 2).max(1);
+        folders.remove()?;
+        folders.make()?;
+    }
+}
+
+/// Runs a program once while the server is killed.
 fn run_killed(
     volume: &mut VolumeRig,
     program: &dyn ProgramRound,
-    folders: &RoundFolders,
+    (folders, pace): (&RoundFolders, &RoundPace),
     rng: &mut SeededRng,
 ) -> Result<ProgramCounts> {
     let (stored, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -291,7 +326,7 @@ fn run_killed(
             result
         });
         let looker = scope.spawn(|| look(program, folders, &stored, &is_over));
-        let killed = kill(volume, rng, &program.pace().scaled(folders.kit.scale), &is_over, &mut done.kills);
+        let killed = kill(volume, rng, pace, &is_over, &mut done.kills);
         if killed.is_err() {
             // Ends the calls that wait, so that the threads end.
             volume.kill_mounts();

@@ -10,13 +10,17 @@
 //!    size, is that after some call of the burst, and not older than the last `fsync` of the file, a write through
 //!    `O_SYNC` or `O_DSYNC`, a truncation or `fallocate` of this range, the rename with which the file replaced another
 //!    one, and the first close after it was cut to nothing. No byte is zero because only its size was kept.
+//! 3. The time of the last change of a file's data is set with its names, and changed with its data: it is the time after
+//!    the same call as the names, or that of a later write whose data is there, or, if the last write is lost, the time
+//!    that was set before it.
 //!
 //! The bytes of files that were not written in the burst are the same in all of its states, so they may not differ.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::snapshot::TreeSnapshot;
+use super::calls::ModifiedTime;
+use super::snapshot::{TreeEntry, TreeSnapshot};
 
 /// The range of a whole file.
 pub const WHOLE: Range<u64> = 0..u64::MAX;
@@ -142,13 +146,14 @@ impl CallBurst {
         for (path, entry) in &found.entries {
             let expected = self.states[state].entries.get(path);
             let (Some(bytes), Some(inode)) = (entry.bytes(), expected.map(|entry| entry.inode)) else { continue };
+            let reason = |reason: String| format!("{} after call {state} of the burst: {reason}", path.display());
+            self.time(entry.modified, inode, state).map_err(reason)?;
             let contents = self.contents(inode);
             if contents.last().is_some_and(|(_, last)| *last == bytes) {
                 continue;
             }
             lost += 1;
-            let judged = self.file(bytes, inode, state, &contents);
-            judged.map_err(|reason| format!("{} after call {state} of the burst: {reason}", path.display()))?;
+            self.file(bytes, inode, state, &contents).map_err(reason)?;
         }
         Ok(lost)
     }
@@ -168,7 +173,32 @@ impl CallBurst {
 
     /// The bytes of an inode after a call, if it had a name then.
     fn bytes_after(&self, call: usize, inode: u64) -> Option<&Arc<Vec<u8>>> {
-        self.states[call].entries.values().find(|entry| entry.inode == inode)?.bytes()
+        self.entry_after(call, inode)?.bytes()
+    }
+
+    fn entry_after(&self, call: usize, inode: u64) -> Option<&TreeEntry> {
+        self.states[call].entries.values().find(|entry| entry.inode == inode)
+    }
+
+    /// Judges the time of the last change of a file, if names are those of a state.
+    fn time(&self, found: ModifiedTime, inode: u64, state: usize) -> Result<(), String> {
+        let after = |call: usize| self.entry_after(call, inode).map(|entry| entry.modified);
+        let expected = after(state);
+        let is_right = match found {
+            _ if expected == Some(found) => true,
+            // The data of a later write is there.
+            ModifiedTime::Clock => (state..=self.last()).any(|call| after(call) == Some(found)),
+            // The data of all writes since is lost.
+            _ => {
+                let of_file = self.marks.iter().filter(|(at, mark)| *at <= state && mark.inode == inode);
+                let durable = of_file.filter(|(_, mark)| mark.order != MarkOrder::Data).map(|(at, _)| *at).max();
+                let floor = durable.unwrap_or(0).max(self.all_floor);
+                let set = (floor..state).rev().filter_map(after).find(|time| *time != ModifiedTime::Clock);
+                expected == Some(ModifiedTime::Clock) && set == Some(found)
+            }
+        };
+        let shown = || expected.map_or_else(String::new, |time| time.to_string());
+        if is_right { Ok(()) } else { Err(format!("{found}, and {} after that call", shown())) }
     }
 
     /// Judges the bytes of a file that are not its last ones.

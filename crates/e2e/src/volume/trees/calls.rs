@@ -4,6 +4,7 @@
 //! result must be.
 
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -21,6 +22,8 @@ const DEPTH: u64 = 4;
 const SIZE_MAX: u64 = 200_000;
 /// The longest write. *Units*: bytes.
 const WRITE_MAX: u64 = 30_000;
+/// The bound of the times that calls set: all clocks are later. *Units*: nanoseconds since 1970.
+const SET_NS_MAX: u64 = 1 << 60;
 /// The largest number of files that are open on each side.
 pub const OPEN_MAX: usize = 6;
 /// The result of a call: its returned values in words, or an errno.
@@ -133,10 +136,58 @@ pub fn shown(path: &CStr) -> io::Result<libc::stat> {
     Ok(stat)
 }
 
+/// The time of the last change of an inode's contents, as far as the two sides have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModifiedTime {
+    /// A call has set it, and nothing has changed the contents since. *Units*: nanoseconds since 1970.
+    Set(i64),
+    /// The contents have changed since, at a time by the side's clock.
+    Clock,
+    /// A pipe's: the kernel of one host alone knows of writes to it.
+    Unknown,
+}
+
+impl ModifiedTime {
+    /// Returns the time that attributes show.
+    pub fn of(stat: &libc::stat) -> ModifiedTime {
+        let ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
+        match stat.st_mode & libc::S_IFMT {
+            libc::S_IFIFO => ModifiedTime::Unknown,
+            _ if u64::try_from(ns).is_ok_and(|ns| ns >= SET_NS_MAX) => ModifiedTime::Clock,
+            _ => ModifiedTime::Set(ns),
+        }
+    }
+
+    /// Sets it, without following a link.
+    pub fn set(self, path: &Path) -> io::Result<()> {
+        let ModifiedTime::Set(ns) = self else { return Ok(()) };
+        let (path, omitted) = (c_path(path)?, libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT });
+        let times = [omitted, timespec(ns)];
+        // SAFETY: the path and the times live across the call.
+        let set = unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
+        status(set).map(drop)
+    }
+}
+
+impl fmt::Display for ModifiedTime {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModifiedTime::Set(ns) => write!(out, "modified at {ns} ns"),
+            ModifiedTime::Clock => write!(out, "modified lately"),
+            ModifiedTime::Unknown => write!(out, "modified at any time"),
+        }
+    }
+}
+
+fn timespec(ns: i64) -> libc::timespec {
+    libc::timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }
+}
+
 fn words(stat: &libc::stat) -> String {
     let is_directory = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
-    let size = if is_directory { 0 } else { stat.st_size };
-    format!("mode {:o}, {} links, {}:{}, {size} bytes", stat.st_mode, stat.st_nlink, stat.st_uid, stat.st_gid)
+    let (size, modified) = (if is_directory { 0 } else { stat.st_size }, ModifiedTime::of(stat));
+    let libc::stat { st_mode: mode, st_nlink: links, st_uid: user, st_gid: group, .. } = *stat;
+    format!("mode {mode:o}, {links} links, {user}:{group}, {size} bytes, {modified}")
 }
 
 impl ComparedSide {
@@ -174,8 +225,7 @@ impl ComparedSide {
             TreeCall::Chown(user, group) => status(unsafe { libc::lchown(name, *user, *group) }),
             TreeCall::Truncate(size) => status(unsafe { libc::truncate(name, *size) }),
             TreeCall::Utimens(accessed, modified) => {
-                let time = |ns: i64| libc::timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
-                let times = [time(*accessed), time(*modified)];
+                let times = [timespec(*accessed), timespec(*modified)];
                 status(unsafe { libc::utimensat(libc::AT_FDCWD, name, times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) })?;
                 let stat = shown(&c_path(path)?)?;
                 Ok(format!("{} {}", stat.st_mtime, stat.st_mtime_nsec))
@@ -295,7 +345,7 @@ pub fn draw(rng: &mut SeededRng, choice: DrawChoice<'_>) -> DrawnCall {
         63..=66 => TreeCall::Chmod(mode(rng)),
         67..=69 => TreeCall::Chown(owner(rng), owner(rng)),
         70..=74 => TreeCall::Truncate(rng.below(SIZE_MAX) as i64 - 10),
-        75..=77 => TreeCall::Utimens(rng.below(1 << 60) as i64, rng.below(1 << 60) as i64),
+        75..=77 => TreeCall::Utimens(rng.below(SET_NS_MAX) as i64, rng.below(SET_NS_MAX) as i64),
         78..=83 => TreeCall::Stat,
         84..=87 => TreeCall::List,
         88..=90 => {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `calls` | the calls, and how they are drawn |
 //! | `sides` | a call on both sides, and the comparison of its errno and returned values |
-//! | `snapshot` | whole trees: modes, owners, names of one inode, extended attributes, links and bytes |
+//! | `snapshot` | whole trees: modes, owners, names of one inode, extended attributes, times that were set, links and bytes |
 //! | `burst` | what may be lost of the last calls of a host that is lost |
 //! | `hosts` | the mounts, their networks, and the faults |
 //! | `rounds` | the rounds: calls on all mounts, a comparison, a burst of calls on one mount, a fault, a comparison |
@@ -36,6 +36,8 @@ pub enum PlantedMistake {
     SkippedBeside,
     /// The volume skips a call of each burst, after which all is synced: the volume has lost it.
     SkippedOnVolume,
+    /// The volume skips the setting of a time in each burst, after which all is synced.
+    SkippedTime,
 }
 
 /// What a run does.

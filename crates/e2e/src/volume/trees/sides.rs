@@ -9,10 +9,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use super::burst::{DurableMark, MarkOrder, WHOLE};
-use super::calls::{ComparedSide, DrawChoice, DrawnCall, Given, OPEN_MAX, TreeCall, draw};
+use super::calls::{ComparedSide, DrawChoice, DrawnCall, Given, ModifiedTime, OPEN_MAX, TreeCall, draw};
 use super::hosts::CallBeat;
 use super::{PlantedMistake, TreeCallCounts};
 use crate::rng::SeededRng;
@@ -237,16 +237,22 @@ impl TreeSides {
         self.beat.check()
     }
 
-    /// Makes a directory on one side only, with which a mistake is planted.
+    /// Makes a file or gives it a time on one side only, with which a mistake is planted.
     pub fn plant(&self, mistake: PlantedMistake, host: usize, number: u64) -> Result<()> {
-        let root = match mistake {
-            PlantedMistake::SkippedBeside => &self.roots[host],
-            PlantedMistake::SkippedOnVolume => &self.model,
+        let roots = match mistake {
+            PlantedMistake::SkippedBeside => vec![&self.roots[host]],
+            PlantedMistake::SkippedOnVolume => vec![&self.model],
+            PlantedMistake::SkippedTime => vec![&self.roots[host], &self.model],
             PlantedMistake::WrongByte => return Ok(()),
         };
-        let made = fs::create_dir(root.join(format!("planted-{number}")));
-        ensure!(made.is_ok(), "planting failed: {made:?}");
-        Ok(())
+        let name = format!("planted-{number}");
+        for root in roots {
+            fs::write(root.join(&name), b"").context("planting")?;
+        }
+        match mistake {
+            PlantedMistake::SkippedTime => ModifiedTime::Set(1).set(&self.model.join(name)).context("planting"),
+            _ => Ok(()),
+        }
     }
 }
 

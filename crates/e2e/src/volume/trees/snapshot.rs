@@ -1,7 +1,7 @@
 //! What a tree of files shows: every entry below a root, with its attributes, its link and its bytes.
 //!
-//! Owns: reading a tree, comparing two, and building one. Promises: names of one inode are told from equal files. Times
-//! and the sizes of directories are left out.
+//! Owns: reading a tree, comparing two, and building one. Promises: names of one inode are told from equal files. The
+//! sizes of directories are left out, and all times but those of changes that calls have set.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 
-use super::calls::{XATTR, attribute, c_path, shown, status};
+use super::calls::{ModifiedTime, XATTR, attribute, c_path, shown, status};
 
 /// What an entry has beside its attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,23 +36,26 @@ pub struct TreeEntry {
     owner: [u32; 2],
     /// Its extended attribute, or the errno of reading it.
     attribute: std::result::Result<Vec<u8>, i32>,
+    /// The time of the last change of its contents.
+    pub modified: ModifiedTime,
     /// What it has beside these.
     pub content: EntryContent,
 }
 
 impl TreeEntry {
-    /// Describes everything but the bytes of a file; `first` is the first name of its inode.
+    /// Describes everything but the bytes of a file and their time; `first` is the first name of its inode.
     fn words(&self, first: &Path) -> String {
         let attribute = match &self.attribute {
             Ok(value) => format!("an attribute of {} bytes, {:x}", value.len(), xxhash_rust::xxh3::xxh3_64(value)),
             Err(errno) => format!("attribute: {}", io::Error::from_raw_os_error(*errno)),
         };
-        let target = match &self.content {
-            EntryContent::Target(target) => format!(", to {}", target.display()),
-            _ => String::new(),
+        let content = match &self.content {
+            EntryContent::Bytes(_) => String::new(),
+            EntryContent::Target(target) => format!(", to {}, {}", target.display(), self.modified),
+            EntryContent::Nothing => format!(", {}", self.modified),
         };
         let TreeEntry { mode, links, owner: [user, group], .. } = self;
-        format!("mode {mode:o}, {links} links, first {}, {user}:{group}, {attribute}{target}", first.display())
+        format!("mode {mode:o}, {links} links, first {}, {user}:{group}, {attribute}{content}", first.display())
     }
 
     /// The bytes of a file.
@@ -87,7 +90,8 @@ impl TreeSnapshot {
         self.entries.iter().map(|(path, entry)| (path.as_path(), entry.words(names[&entry.inode]))).collect()
     }
 
-    /// Returns the first difference in names and attributes; the bytes of files are not compared.
+    /// Returns the first difference in names and attributes; the bytes of files are not compared, nor the times of their
+    /// changes.
     pub fn names_differ(&self, expected: &TreeSnapshot) -> Option<String> {
         let (found, expected) = (self.words(), expected.words());
         let absent = "absent".to_owned();
@@ -115,7 +119,14 @@ impl TreeSnapshot {
                 })
             })
         };
-        self.names_differ(expected).or_else(bytes)
+        let times = || {
+            self.entries.iter().find_map(|(path, entry)| {
+                let (found, expected) = (entry.modified, expected.entries.get(path)?.modified);
+                let shown = path.display();
+                (found != expected).then(|| format!("{shown}: {found} on the volume, {expected} beside it"))
+            })
+        };
+        self.names_differ(expected).or_else(bytes).or_else(times)
     }
 
     /// Makes this tree in an empty directory.
@@ -146,7 +157,7 @@ impl TreeSnapshot {
 }
 
 impl TreeEntry {
-    /// Gives an entry its owner, mode and extended attribute.
+    /// Gives an entry its owner, mode, extended attribute and time.
     fn give(&self, place: &Path) -> Result<()> {
         let [user, group] = self.owner;
         std::os::unix::fs::lchown(place, Some(user), Some(group))?;
@@ -160,7 +171,7 @@ impl TreeEntry {
                 unsafe { libc::lsetxattr(path.as_ptr(), XATTR.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
             status(given)?;
         }
-        Ok(())
+        Ok(self.modified.set(place)?)
     }
 }
 
@@ -220,6 +231,7 @@ impl TreeReader {
             links: stat.st_nlink,
             owner: [stat.st_uid, stat.st_gid],
             attribute: attribute(path).map_err(|error| error.raw_os_error().unwrap_or(-1)),
+            modified: ModifiedTime::of(&stat),
             content,
         })
     }

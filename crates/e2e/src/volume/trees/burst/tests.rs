@@ -111,3 +111,90 @@ fn cut_file_keeps_data_behind_cut() {
         assert_eq!(burst.explain(&read(root)).is_ok(), is_allowed, "{zeroes}");
     }
 }
+
+fn set_time(root: &Path, ns: i64) {
+    ModifiedTime::Set(ns).set(&root.join("f")).unwrap();
+}
+
+fn write_to(root: &Path, fill: u8) {
+    fs::File::options().write(true).open(root.join("f")).unwrap().write_all_at(&[fill; 10], 0).unwrap();
+}
+
+/// A time that was set is lost only with later names, and not replaced by another one.
+#[test]
+fn set_time_stays_with_names() {
+    let scratch = ScratchFolder::new("burst-time").unwrap();
+    let root = scratch.path();
+    fs::write(root.join("f"), [1; 100]).unwrap();
+    set_time(root, 7);
+    let mut burst = CallBurst::new(read(root));
+    set_time(root, 8);
+    burst.add(read(root), Vec::new());
+    assert!(burst.explain(&read(root)).is_ok());
+    set_time(root, 7);
+    assert!(burst.explain(&read(root)).is_ok(), "the last call is lost");
+    fs::create_dir(root.join("later")).unwrap();
+    burst.add(read_with_time(root, 8), Vec::new());
+    for (ns, is_allowed) in [(7, false), (8, true), (9, false)] {
+        set_time(root, ns);
+        assert_eq!(burst.explain(&read(root)).is_ok(), is_allowed, "{ns}");
+    }
+    write_to(root, 1);
+    assert!(burst.explain(&read(root)).is_err(), "nobody has written");
+    fs::remove_dir(root.join("later")).unwrap();
+    set_time(root, 7);
+    assert!(burst.explain(&read(root)).is_ok());
+    burst.keep_names(1);
+    assert!(burst.explain(&read(root)).is_err(), "it was durable");
+}
+
+fn read_with_time(root: &Path, ns: i64) -> TreeSnapshot {
+    set_time(root, ns);
+    read(root)
+}
+
+/// The time of a write is lost with the data, unless the data is durable.
+#[test]
+fn time_of_write_stays_with_data() {
+    let scratch = ScratchFolder::new("burst-write-time").unwrap();
+    let root = scratch.path();
+    fs::write(root.join("f"), [1; 100]).unwrap();
+    set_time(root, 7);
+    let mut burst = CallBurst::new(read(root));
+    write_to(root, 2);
+    burst.add(read(root), Vec::new());
+    fs::create_dir(root.join("later")).unwrap();
+    burst.add(read(root), Vec::new());
+    assert!(burst.explain(&read(root)).is_ok());
+    fs::remove_dir(root.join("later")).unwrap();
+    assert!(burst.explain(&read(root)).is_ok(), "the data is newer than the names");
+    fs::create_dir(root.join("later")).unwrap();
+    write_to(root, 1);
+    for (ns, is_allowed) in [(7, true), (8, false)] {
+        set_time(root, ns);
+        assert_eq!(burst.explain(&read(root)).is_ok(), is_allowed, "{ns}");
+    }
+    write_to(root, 2);
+    burst.add(read(root), vec![DurableMark { order: MarkOrder::All, ..mark(root, WHOLE) }]);
+    set_time(root, 7);
+    assert!(burst.explain(&read(root)).is_err(), "the write was durable");
+}
+
+#[test]
+fn time_of_directory_stays_with_entries() {
+    let scratch = ScratchFolder::new("burst-directory-time").unwrap();
+    let root = scratch.path();
+    fs::create_dir(root.join("d")).unwrap();
+    let set = || ModifiedTime::Set(7).set(&root.join("d")).unwrap();
+    set();
+    let mut burst = CallBurst::new(read(root));
+    fs::create_dir(root.join("d/below")).unwrap();
+    burst.add(read(root), Vec::new());
+    assert!(burst.explain(&read(root)).is_ok());
+    set();
+    assert!(burst.explain(&read(root)).is_err(), "an entry is there without the time");
+    fs::remove_dir(root.join("d/below")).unwrap();
+    assert!(burst.explain(&read(root)).is_err(), "a time is there without the entry");
+    set();
+    assert!(burst.explain(&read(root)).is_ok());
+}
