@@ -178,7 +178,7 @@ impl ProxyRun<'_> {
 
     /// Sends requests with two meanings through each proxy. The second Nectary would say the same.
     fn smuggling(&mut self) -> Result<Vec<SmugglingResult>, Error> {
-        let origin = PayloadOrigin::start()?;
+        let origin = PayloadOrigin::start(smuggling::ORIGIN_WAIT)?;
         self.site.origin = origin.address();
         let mut results = Vec::new();
         for contender in self.plan.contenders.iter().filter(|one| one.name != AGAIN) {

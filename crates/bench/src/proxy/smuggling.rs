@@ -19,9 +19,9 @@ use crate::Error;
 
 /// The number of payloads.
 pub(super) const PAYLOADS: usize = AMBIGUOUS_HEADS.len() + WRONG_CHUNKS.len();
-/// How long a client waits for an answer or the end of the connection, and the origin for more of a request.
-const CLIENT_WAIT: Duration = Duration::from_secs(2);
-const ORIGIN_WAIT: Duration = Duration::from_millis(500);
+/// How long the origin waits for more of a request; a client waits so many times as long for the end of its connection.
+pub(super) const ORIGIN_WAIT: Duration = Duration::from_millis(500);
+const CLIENT_WAITS: u32 = 4;
 /// How often the origin waits for the rest of a head.
 const ORIGIN_WAITS_MAX: u32 = 2;
 /// How long a proxy may take until the plain request arrives.
@@ -47,21 +47,22 @@ pub(super) struct SmugglingResult {
 /// An origin that keeps the bytes of each connection.
 pub(super) struct PayloadOrigin {
     address: SocketAddr,
+    wait: Duration,
     kept: Arc<Mutex<Vec<Vec<u8>>>>,
     is_over: Arc<AtomicBool>,
     listener: Option<JoinHandle<()>>,
 }
 
 impl PayloadOrigin {
-    /// Starts an origin on a free port of the loopback.
-    pub fn start() -> Result<PayloadOrigin, Error> {
+    /// Starts an origin on a free port of the loopback, which waits so long for more of a request.
+    pub fn start(wait: Duration) -> Result<PayloadOrigin, Error> {
         let failed = |error| Error::failed("the origin of payloads", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (kept, is_over) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
         let (all, over) = (kept.clone(), is_over.clone());
-        let listener = std::thread::spawn(move || accept(&listener, &all, &over));
-        Ok(PayloadOrigin { address, kept, is_over, listener: Some(listener) })
+        let listener = std::thread::spawn(move || accept(&listener, wait, &all, &over));
+        Ok(PayloadOrigin { address, wait, kept, is_over, listener: Some(listener) })
     }
 
     /// Where it listens.
@@ -86,7 +87,7 @@ impl Drop for PayloadOrigin {
     }
 }
 
-fn accept(listener: &TcpListener, kept: &Arc<Mutex<Vec<Vec<u8>>>>, is_over: &AtomicBool) {
+fn accept(listener: &TcpListener, wait: Duration, kept: &Arc<Mutex<Vec<Vec<u8>>>>, is_over: &AtomicBool) {
     let mut running: Vec<JoinHandle<()>> = Vec::new();
     for stream in listener.incoming() {
         if is_over.load(Ordering::SeqCst) {
@@ -95,17 +96,17 @@ fn accept(listener: &TcpListener, kept: &Arc<Mutex<Vec<Vec<u8>>>>, is_over: &Ato
         running.retain(|one| !one.is_finished());
         let (Ok(stream), true) = (stream, running.len() < CONNECTIONS_MAX) else { continue };
         let kept = kept.clone();
-        running.push(std::thread::spawn(move || keep(stream, &kept)));
+        running.push(std::thread::spawn(move || keep(stream, wait, &kept)));
     }
     running.into_iter().for_each(|thread| drop(thread.join()));
 }
 
 /// Reads until a request seems to be complete, answers, and keeps what comes until the connection ends.
-fn keep(mut stream: TcpStream, kept: &Mutex<Vec<Vec<u8>>>) {
+fn keep(mut stream: TcpStream, wait: Duration, kept: &Mutex<Vec<Vec<u8>>>) {
     let mut bytes = Vec::new();
     let mut room = [0; 4096];
     let (mut is_answered, mut waits) = (false, 0);
-    let _ = stream.set_read_timeout(Some(ORIGIN_WAIT));
+    let _ = stream.set_read_timeout(Some(wait));
     while bytes.len() < KEPT_BYTES_MAX {
         match stream.read(&mut room) {
             Ok(0) => break,
@@ -169,24 +170,24 @@ pub(super) fn run(name: &str, proxy: SocketAddr, origin: &PayloadOrigin) -> Resu
         if Instant::now() > deadline {
             return Err(Error::failed(name, "a plain request does not reach the origin of payloads"));
         }
-        std::thread::sleep(ORIGIN_WAIT / 10);
+        std::thread::sleep(origin.wait / 10);
     }
     let all = payloads();
     std::thread::scope(|scope| {
         for payload in &all {
-            scope.spawn(move || ask(proxy, &payload.bytes));
+            scope.spawn(move || ask(proxy, origin.wait, &payload.bytes));
         }
     });
     // The proxy may still send what it has got.
-    std::thread::sleep(2 * ORIGIN_WAIT);
+    std::thread::sleep(2 * origin.wait);
     Ok(judge(name, &all, &origin.take()))
 }
 
 /// Whether a plain request is answered by the origin.
 fn is_reached(proxy: SocketAddr, origin: &PayloadOrigin) -> bool {
-    let answer = ask(proxy, b"GET /plain HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let answer = ask(proxy, origin.wait, b"GET /plain HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
     // The connection of this request may still be open.
-    std::thread::sleep(2 * ORIGIN_WAIT);
+    std::thread::sleep(2 * origin.wait);
     let came = origin.take();
     let is_plain = |bytes: &Vec<u8>| {
         strict::read(bytes).is_ok_and(|lines| lines.iter().any(|line| line.starts_with("GET /plain ")))
@@ -195,11 +196,11 @@ fn is_reached(proxy: SocketAddr, origin: &PayloadOrigin) -> bool {
 }
 
 /// Sends bytes and returns what comes back until the connection ends or is silent.
-fn ask(proxy: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+fn ask(proxy: SocketAddr, wait: Duration, bytes: &[u8]) -> Vec<u8> {
     let mut came = Vec::new();
     // A proxy that ends the connection refuses.
     let asked = TcpStream::connect(proxy).and_then(|mut stream| {
-        stream.set_read_timeout(Some(CLIENT_WAIT))?;
+        stream.set_read_timeout(Some(CLIENT_WAITS * wait))?;
         stream.write_all(bytes)?;
         stream.take(KEPT_BYTES_MAX as u64).read_to_end(&mut came)
     });
@@ -231,6 +232,9 @@ fn judge(name: &str, payloads: &[NumberedPayload], connections: &[Vec<u8>]) -> S
 mod tests {
     use super::*;
 
+    /// Shorter than in a run, because these proxies are quick.
+    const TEST_WAIT: Duration = Duration::from_millis(100);
+
     /// A proxy in miniature, which answers each connection by a function, and ends with the test's process.
     fn proxy(serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -257,7 +261,7 @@ mod tests {
     /// The planted proxy that refuses nothing: each payload is seen.
     #[test]
     fn pipe_lets_every_payload_through() {
-        let origin = PayloadOrigin::start().expect("an origin");
+        let origin = PayloadOrigin::start(TEST_WAIT).expect("an origin");
         let address = origin.address();
         let result = run("pipe", proxy(move |client| pipe(client, address)), &origin).expect("results");
         assert_eq!((result.refused, result.cleaned.len(), result.through.len()), (0, 0, PAYLOADS), "{result:?}");
@@ -266,7 +270,7 @@ mod tests {
     /// A proxy that answers the plain request, and each other one with 400.
     #[test]
     fn refusing_proxy_lets_nothing_through() {
-        let origin = PayloadOrigin::start().expect("an origin");
+        let origin = PayloadOrigin::start(TEST_WAIT).expect("an origin");
         let address = origin.address();
         let refusing = proxy(move |mut client| {
             let mut room = [0; 4096];
