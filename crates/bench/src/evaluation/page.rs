@@ -11,7 +11,7 @@ use super::claims::{ClaimVerdict, claims};
 use super::losses::losses;
 use super::sections::{beyond, body, ncar, table};
 use super::seeds::{NO_RECOVERY, SeedItem, seed_items};
-use super::{EVALUATION_STEPS, Evaluation, RunNote, is_not_run, note, number, with_interval};
+use super::{EVALUATION_STEPS, Evaluation, RunNote, is_not_run, note, number, proxy_tables, with_interval};
 use crate::drawing::{STYLE, escaped};
 use crate::{ExperimentReport, ReportFigure};
 
@@ -216,6 +216,9 @@ fn beyond_the_seeds(evaluation: &Evaluation) -> String {
                     report.figures.iter().filter(|one| one.target.is_some()).collect();
                 if !with_target.is_empty() {
                     html += &figures(&with_target);
+                }
+                if report.experiment == "proxy" {
+                    html += &proxy_tables::tables(report);
                 }
                 html += &beyond(report);
             }

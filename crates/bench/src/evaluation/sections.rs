@@ -7,10 +7,10 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::number;
 use super::seeds::{
     DEAR_BY_SIZE, DEAR_SAVED, NRD_CREATE_MS, NRD_FILES, NRD_LINK, SEED_REQUESTS, SeedRow, TABLE4, TABLE5,
 };
-use super::{number, proxy_tables};
 use crate::drawing::{ChartGrid, escaped};
 use crate::statistics::{IntervalEstimate, estimate, median};
 use crate::{ExperimentReport, dear, files, io, proxy, store};
@@ -63,7 +63,7 @@ pub(super) fn beyond(report: &ExperimentReport) -> String {
     match report.experiment.as_str() {
         "store-bare" => grids(&store::pictures(report)),
         "io" => grids(&io::sweep_pictures(report)),
-        "proxy" => proxy_tables::tables(report) + &grids(&proxy::pictures(report)),
+        "proxy" => grids(&proxy::pictures(report)),
         _ => String::new(),
     }
 }

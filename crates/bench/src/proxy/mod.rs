@@ -152,7 +152,11 @@ pub fn run(
     let results = run.all();
     let ProxyRun { guardian, failures, .. } = run;
     guardian.finish();
-    Ok(results::report(plan, &results?, &failures, began.elapsed()))
+    let (results, took) = (results?, began.elapsed());
+    let not_run: Vec<&String> = plan.not_run.iter().chain(&failures).collect();
+    let figures = results::figures(plan, &results);
+    let text = text::text(plan, &results, &figures, &not_run, took);
+    Ok(results::report(plan, &results, figures, &not_run, (text, took)))
 }
 
 impl ProxyRun<'_> {

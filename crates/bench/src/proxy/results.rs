@@ -15,7 +15,6 @@ use super::plan::{AGAIN, ProxyPlan};
 use super::replay::ReplayResult;
 use super::smuggling::{PAYLOADS, SmugglingResult};
 use super::steady::{QUANTILES, RATE_SHARE, SteadyResult};
-use super::text::text;
 use crate::group::GroupUsage;
 use crate::statistics::{IntervalEstimate, estimate, median, paired_ratio};
 use crate::{ExperimentReport, ReportFigure, machine};
@@ -58,13 +57,8 @@ pub(super) struct ProxyResults {
     pub suite: SuiteResults,
 }
 
-/// Makes the report of a run.
-pub(super) fn report(
-    plan: &ProxyPlan,
-    results: &ProxyResults,
-    failures: &[String],
-    took: Duration,
-) -> ExperimentReport {
+/// The figures of a run: the noise first, then those that are short.
+pub(super) fn figures(plan: &ProxyPlan, results: &ProxyResults) -> Vec<ReportFigure> {
     let stages = [("memory", &results.memory, MEMORY_AIM), ("pressure", &results.pressure, PRESSURE_AIM)];
     let mut figures: Vec<ReportFigure> =
         stages.iter().flat_map(|(name, stage, aim)| steady_figures(name, stage, *aim)).collect();
@@ -74,13 +68,24 @@ pub(super) fn report(
     let mut figures: Vec<ReportFigure> = figures.into_iter().map(|figure| figure.judged(is_judged)).collect();
     figures.extend(conformance_figures(&results.smuggling, &results.suite));
     figures.sort_by_key(|figure| (!figure.name.ends_with("over_again"), !figure.is_short()));
-    let mut rows: Vec<Value> = stages.iter().flat_map(|(name, stage, _)| steady_rows(name, stage)).collect();
+    figures
+}
+
+/// Makes the report of a run, of which `text` is for the terminal.
+pub(super) fn report(
+    plan: &ProxyPlan,
+    results: &ProxyResults,
+    figures: Vec<ReportFigure>,
+    not_run: &[&String],
+    (text, took): (String, Duration),
+) -> ExperimentReport {
+    let mut rows = steady_rows("memory", &results.memory);
+    rows.extend(steady_rows("pressure", &results.pressure));
     rows.extend(results.replays.iter().map(|one| json!({ "stage": "replay", "proxy": one.name, "result": one })));
     rows.extend(results.smuggling.iter().map(|one| json!({ "stage": "smuggling", "proxy": one.name, "result": one })));
     rows.extend(
         results.suite.counts.iter().map(|one| json!({ "stage": "cache-tests", "proxy": one.name, "result": one })),
     );
-    let not_run: Vec<&String> = plan.not_run.iter().chain(failures).collect();
     let versions: Vec<&str> = plan.contenders.iter().map(|one| one.version.as_str()).collect();
     let setting = json!({
         "version": env!("CARGO_PKG_VERSION"), "command": std::env::args().collect::<Vec<_>>(),
@@ -90,7 +95,6 @@ pub(super) fn report(
         "payloads": PAYLOADS, "suite": results.suite.suite, "rounds": plan.steady.rounds,
         "seconds": plan.steady.seconds, "rate_share": RATE_SHARE, "took_s": took.as_secs_f64(),
     });
-    let text = text(plan, results, &figures, &not_run, took);
     ExperimentReport::new("proxy", setting, figures, rows, text)
 }
 

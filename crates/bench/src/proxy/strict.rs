@@ -10,6 +10,9 @@ const CODING: &[u8] = b"transfer-encoding";
 /// The most digits of the length of a chunk.
 const CHUNK_DIGITS_MAX: usize = 16;
 
+/// A line without its end, and what follows.
+type LineAndRest<'a> = (&'a [u8], &'a [u8]);
+
 /// The end of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyEnd {
@@ -112,7 +115,7 @@ fn chunks(bytes: &[u8]) -> Result<&[u8], &'static str> {
 }
 
 /// The next line without its end, and what follows; `None` if it is cut off.
-fn line(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, &'static str> {
+fn line(bytes: &[u8]) -> Result<Option<LineAndRest<'_>>, &'static str> {
     let end = bytes.iter().position(|byte| (*byte < b' ' && *byte != b'\t') || *byte == 127);
     let Some(end) = end else { return Ok(None) };
     match &bytes[end..] {
