@@ -82,7 +82,7 @@ const LARGE: [&str; 4] = ["1m", "2m", "4m", "16m"];
 type Row = (&'static str, &'static str, &'static str, ClaimJudge);
 
 /// All claims, in the order of the seeds.
-const CLAIMS: [Row; 23] = [
+const CLAIMS: [Row; 25] = [
     (
         "throughput-4",
         STORE,
@@ -146,6 +146,12 @@ const CLAIMS: [Row; 23] = [
         ClaimJudge::Nothing(
             "no kernel of today has EFS with writes; its stand-in is ext4 with synchronous directories, left out above 8 GB",
         ),
+    ),
+    (
+        "threads-usual",
+        THREADS,
+        "Many proxies have several threads or processes",
+        ClaimJudge::Nothing("it is about the proxies of its time, not about a measurement"),
     ),
     (
         "thread-safe",
@@ -265,6 +271,16 @@ const CLAIMS: [Row; 23] = [
         ClaimJudge::By(|all| {
             let report = of(all, "cache-dear")?;
             Ok(all_hold(dear_ratios(report, &SYSTEM, "dear", "lru"), |found| found.high <= CLOSE))
+        }),
+    ),
+    (
+        "dear-extra-work",
+        DEAR,
+        "Beyond LRU's work, DEAR sorts blocks and keeps their attributes and distances, which takes time",
+        ClaimJudge::By(|all| {
+            let report = of(all, "cache-dear")?;
+            let names = ["above_lru_us.hits.dear", "above_lru_us.half_misses.dear"];
+            Ok(all_hold(figures(report, |name| names.contains(&name)), |found| found.low > 0.0))
         }),
     ),
     (

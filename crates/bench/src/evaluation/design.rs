@@ -37,7 +37,7 @@ const fn by(page: &'static str, name: &'static str, texts: [&'static str; 2], me
 use FigureMeasure::{Elsewhere, Figures, Nothing};
 
 /// All of them, in the order of the pages.
-pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
+pub(super) const DESIGN_FIGURES: [DesignFigure; 58] = [
     by(
         "store",
         "table-4",
@@ -144,25 +144,41 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
         "proxy",
         "cache-tests",
         ["the suite for HTTP caches", "158 of 160 required, 100 of 105 optimal"],
-        Elsewhere("cargo run --release -p nectary-e2e -- cache-tests (docs/results/cache-tests.md)"),
+        Figures(&["proxy.cache_tests.required.nectary", "proxy.cache_tests.optimal.nectary"]),
+    ),
+    by(
+        "proxy",
+        "smuggling",
+        ["requests with two meanings that reach the origin as they are", "none"],
+        Figures(&["proxy.smuggling.through.nectary"]),
     ),
     by(
         "proxy",
         "memory",
         ["requests/s and latency from memory beside nginx, Varnish, Squid, Traffic Server", "2 times the best of them"],
-        Figures(&["proxy.memory.over_best"]),
+        Figures(&["proxy.memory.over_best", "proxy.memory.p99.over_best"]),
     ),
     by(
         "proxy",
         "pressure",
         ["requests/s and p99 with a working set of four times memory", "1.5 times the best of them"],
-        Figures(&["proxy.pressure.over_best"]),
+        Figures(&["proxy.pressure.over_best", "proxy.pressure.p99.over_best"]),
+    ),
+    by(
+        "proxy",
+        "pressure-modelled",
+        ["the same on a modelled disk, `model(disk=ssd-sata)`", "1.5 times the best of them"],
+        Nothing,
     ),
     by(
         "proxy",
         "sigkill",
-        ["the hit rate after SIGKILL under load", "95 % of the one before within 5 s"],
-        Figures(&["proxy.restart.recovered_s.nectary"]),
+        ["hit rate, requests/s and p99 after SIGKILL under load", "95 % of those before within 5 s"],
+        Figures(&[
+            "proxy.restart.recovered_s.nectary",
+            "proxy.restart.requests_recovered_s.nectary",
+            "proxy.restart.p99_recovered_s.nectary",
+        ]),
     ),
     by(
         "cache",
@@ -193,6 +209,12 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
         "public-traces",
         ["the same on twelve public traces", "the sum 1.5 % above at most, any point 5 %"],
         Elsewhere("cargo run --release -p nectary-bench -- cache-figures --only public"),
+    ),
+    by(
+        "cache",
+        "leaders",
+        ["changes of `adaptive`'s leader while the pattern stays the same", "one in 20 capacities of accesses"],
+        Elsewhere("cargo run --release -p nectary-bench -- cache-figures --only changes"),
     ),
     by(
         "cache",
@@ -261,10 +283,16 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
     by(
         "ram",
         "adaptive-files",
-        ["`adaptive` against `none` over the same donors: files, tar, compile", "within 10 %"],
-        Elsewhere("nectary bench claims DIR (nrd-parity)"),
+        ["`adaptive` against `none` over the same donors: creating and deleting files", "within 10 %"],
+        Figures(&["*.written.unshaped.adaptive-3.over_none-2"]),
     ),
-    by("ram", "synchronous-files", ["the same for synchronous files, against `mirror`", "1.1 times its time"], Nothing),
+    by("ram", "adaptive-programs", ["the same with tar and a compiler", "within 10 %"], Nothing),
+    by(
+        "ram",
+        "synchronous-files",
+        ["`adaptive` against `mirror` on synchronous mounts", "1.1 times its time"],
+        Figures(&["*.sync.unshaped.adaptive-3.over_mirror-2"]),
+    ),
     by(
         "ram",
         "adaptive-fio",
@@ -333,6 +361,18 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
     ),
     by(
         "volume",
+        "ncar-streams",
+        ["the same with two streams, beside local XFS", "0.9 of its rate"],
+        Figures(&["ncar.volume.*.over_xfs"]),
+    ),
+    by(
+        "volume",
+        "library",
+        ["requests by the library, without FUSE", "one I/O and no copy each; processor time for each GiB beside fio's"],
+        Nothing,
+    ),
+    by(
+        "volume",
         "watched-writer",
         [
             "a writer while another host asks for the size every 10 ms; a follower of a growing file",
@@ -367,10 +407,13 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
     by(
         "volume",
         "creates",
-        [
-            "creates and unlinks a second, one thread",
-            "0.5 of a bare FUSE server, 5,000 and 10,000 at least; two hosts 1.8 times one",
-        ],
+        ["creates and unlinks a second, one thread", "0.5 of a bare FUSE server; 5,000 and 10,000 at least"],
+        Figures(&["create.threads1.volume-*.over_bare", "unlink.threads1.volume-*.over_bare"]),
+    ),
+    by(
+        "volume",
+        "creates-two-hosts",
+        ["creates and unlinks of two hosts in two directories", "1.8 times one"],
         Nothing,
     ),
     by(
@@ -382,7 +425,13 @@ pub(super) const DESIGN_FIGURES: [DesignFigure; 50] = [
     by(
         "volume",
         "stats",
-        ["stats of a tree in use", "0.9 of the bare server while names are fresh, 0.5 where each asks"],
+        ["stats of a tree in use, while names are fresh", "0.9 of the bare server"],
+        Figures(&["stat.threads1.volume-*.over_bare"]),
+    ),
+    by(
+        "volume",
+        "stats-of-others",
+        ["stats that each need an answer of the server", "0.5 of the bare server"],
         Nothing,
     ),
     by("volume", "programs", ["git, compiling, npm", "2 times the time on local XFS"], Nothing),

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `steps`, `run` | the experiments of a whole run; running them, and going on after SIGKILL |
 //! | `seeds` | the tables and figures of the seed documents, with their values |
-//! | `page`, `sections`, `losses` | the report as one HTML file |
+//! | `page`, `sections`, `proxy_tables`, `losses` | the report as one HTML file |
 //! | `claims`, `checks` | what the seed documents claim, and what the measurements say of it |
 //! | `compare` | two evaluations beside each other |
 //! | `targets`, `design` | the figures of the design pages: target, measured, state |
@@ -19,6 +19,7 @@ mod compare;
 mod design;
 mod losses;
 mod page;
+mod proxy_tables;
 mod run;
 mod sections;
 mod seeds;

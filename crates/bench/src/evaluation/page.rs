@@ -11,7 +11,7 @@ use super::claims::{ClaimVerdict, claims};
 use super::losses::losses;
 use super::sections::{beyond, body, ncar, table};
 use super::seeds::{NO_RECOVERY, SeedItem, seed_items};
-use super::{EVALUATION_STEPS, Evaluation, RunNote, is_not_run, note, number, with_interval};
+use super::{EVALUATION_STEPS, Evaluation, RunNote, is_not_run, note, number, proxy_tables, with_interval};
 use crate::drawing::{STYLE, escaped};
 use crate::{ExperimentReport, ReportFigure};
 
@@ -28,7 +28,7 @@ pub fn page(evaluation: &Evaluation) -> String {
          <h1>Nectary: the experiments</h1>\n<p>{length}. Drawn by <code>nectary bench report</code> from the JSON files \
          beside this page.</p>\n"
     );
-    html += &contents(&items);
+    html += &contents(evaluation, &items);
     html += &what_was_run(evaluation);
     html += &what_lost(evaluation);
     html += "<h2 id=\"seeds\">The seeds' tables and figures</h2>\n";
@@ -64,14 +64,23 @@ fn behind(report: &ExperimentReport) -> String {
     )
 }
 
-fn contents(items: &[SeedItem]) -> String {
+/// Whether an experiment has no table or figure of the seeds.
+fn is_beyond(report: &ExperimentReport) -> bool {
+    !seed_items().iter().any(|item| item.experiment == report.experiment)
+}
+
+fn contents(evaluation: &Evaluation, items: &[SeedItem]) -> String {
     let mut html = String::from("<nav><ul>\n");
     let link = |id: &str, title: &str| format!("<li><a href=\"#{}\">{}</a></li>\n", escaped(id), escaped(title));
     for (id, title) in [("run", "What was run on what"), ("lost", "What lost, and by how much")] {
         html += &link(id, title);
     }
     items.iter().for_each(|item| html += &link(&item.id, &item.title));
-    for (id, title) in [("beyond", "Beyond the seeds"), ("claims", "What the seeds claim"), ("raw", "All figures")] {
+    html += &link("beyond", "Beyond the seeds");
+    for report in evaluation.experiments.iter().filter(|report| is_beyond(report)) {
+        html += &link(&format!("beyond-{}", report.experiment), &format!("Beyond the seeds: {}", report.experiment));
+    }
+    for (id, title) in [("claims", "What the seeds claim"), ("raw", "All figures")] {
         html += &link(id, title);
     }
     html + "</ul></nav>\n"
@@ -195,10 +204,10 @@ fn of_ncar(evaluation: &Evaluation, items: &[SeedItem]) -> String {
 }
 
 fn beyond_the_seeds(evaluation: &Evaluation) -> String {
-    let is_of_seed = |report: &&ExperimentReport| seed_items().iter().any(|item| item.experiment == report.experiment);
     let mut html = String::from("<h2 id=\"beyond\">Beyond the seeds</h2>\n");
-    for report in evaluation.experiments.iter().filter(|report| !is_of_seed(report)) {
-        let _ = writeln!(html, "<h3>{}</h3>", escaped(&report.experiment));
+    for report in evaluation.experiments.iter().filter(|report| is_beyond(report)) {
+        let name = escaped(&report.experiment);
+        let _ = writeln!(html, "<h3 id=\"beyond-{name}\">{name}</h3>");
         match note(report).not_run {
             Some(why) => html += &not_run(&why),
             None => {
@@ -207,6 +216,9 @@ fn beyond_the_seeds(evaluation: &Evaluation) -> String {
                     report.figures.iter().filter(|one| one.target.is_some()).collect();
                 if !with_target.is_empty() {
                     html += &figures(&with_target);
+                }
+                if report.experiment == "proxy" {
+                    html += &proxy_tables::tables(report);
                 }
                 html += &beyond(report);
             }

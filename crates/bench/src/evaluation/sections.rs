@@ -13,7 +13,7 @@ use super::seeds::{
 };
 use crate::drawing::{ChartGrid, escaped};
 use crate::statistics::{IntervalEstimate, estimate, median};
-use crate::{ExperimentReport, dear, files, io, store};
+use crate::{ExperimentReport, dear, files, io, proxy, store};
 
 /// A table with headings; cells are HTML.
 pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
@@ -30,7 +30,7 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// A number with its interval, if it has one.
-fn cell(found: IntervalEstimate) -> String {
+pub(super) fn cell(found: IntervalEstimate) -> String {
     match found.low < found.high {
         true => {
             format!("{} <small>{} to {}</small>", number(found.value), number(found.low), number(found.high))
@@ -63,6 +63,7 @@ pub(super) fn beyond(report: &ExperimentReport) -> String {
     match report.experiment.as_str() {
         "store-bare" => grids(&store::pictures(report)),
         "io" => grids(&io::sweep_pictures(report)),
+        "proxy" => grids(&proxy::pictures(report)),
         _ => String::new(),
     }
 }

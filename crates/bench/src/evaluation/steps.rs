@@ -22,14 +22,14 @@ pub struct EvaluationStep {
 }
 
 /// All of them, in the order in which they run: first those of which the seeds have tables and figures.
-pub const EVALUATION_STEPS: [EvaluationStep; 11] = [
+pub const EVALUATION_STEPS: [EvaluationStep; 12] = [
     step(
         "store-table4",
         "the store beside file systems on disks of 1999, one thread",
         "store --seed table4",
-        (18.0, 1.0),
+        (17.0, 1.0),
     ),
-    step("store-table5", "the same with four threads and two disks", "store --seed table5", (18.0, 1.0)),
+    step("store-table5", "the same with four threads and two disks", "store --seed table5", (17.0, 1.0)),
     EvaluationStep {
         full: "--blocks 768",
         ..step("cache-dear", "programs on the live buffer cache under each policy", "cache --seed dear", (13.0, 2.0))
@@ -39,8 +39,8 @@ pub const EVALUATION_STEPS: [EvaluationStep; 11] = [
         ..step("files-nrd", "small files on network RAM disks and on disks", "files --seed nrd --folder @", (18.0, 3.0))
     },
     EvaluationStep {
-        full: "--passes 2",
-        ..step("io-ncar", "a shared volume beside XFS, by size of request", "io @ --matrix ncar", (25.0, 1.0))
+        full: "--passes 2 --request 4K,16K,64K,256K,1M,4M,16M",
+        ..step("io-ncar", "a shared volume beside XFS, by size of request", "io @ --matrix ncar", (14.0, 1.0))
     },
     EvaluationStep {
         full: "--rounds 3",
@@ -54,6 +54,15 @@ pub const EVALUATION_STEPS: [EvaluationStep; 11] = [
     EvaluationStep {
         full: "--embedded 5",
         ..step("store-bare", "the store beside file systems on this device", "store --disk bare --folder @", (3.0, 1.0))
+    },
+    EvaluationStep {
+        full: "--rounds 5 --seconds 3 --requests 150000",
+        ..step(
+            "proxy",
+            "caching proxies over HTTP: rates, latencies, hit rates, SIGKILL, conformance",
+            "proxy --folder @",
+            (15.0, 2.0),
+        )
     },
     step("io", "what this device gives, by size of request", "io @", (4.0, 0.5)),
     EvaluationStep {
@@ -101,6 +110,8 @@ mod tests {
         let of = |name: &str, is_quick| find(name).arguments(is_quick, Path::new("/d")).join(" ");
         assert_eq!(of("store-table4", false), "bench store --seed table4");
         assert_eq!(of("io-ncar", true), "bench io /d --matrix ncar --quick");
+        assert_eq!(of("proxy", true), "bench proxy --folder /d --quick");
+        assert_eq!(of("proxy", false), "bench proxy --folder /d --rounds 5 --seconds 3 --requests 150000");
         assert_eq!(of("cache-dear", false), "bench cache --seed dear --blocks 768");
         assert_eq!(of("faster", true), "bench limits --folder /d --size 256M --pairs 3 --seconds 1");
     }

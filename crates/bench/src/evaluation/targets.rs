@@ -13,8 +13,12 @@ use serde::Serialize;
 
 use super::design::{DESIGN_FIGURES, DesignFigure, FigureMeasure};
 use super::{Evaluation, number, with_interval};
+use crate::proxy::suite_figure;
 use crate::statistics::IntervalEstimate;
 use crate::{Error, ExperimentErrorKind, ReportFigure};
+
+/// The page with the results of the suite for HTTP caches, without its ending.
+const SUITE_PAGE: &str = "cache-tests";
 
 /// Whether a figure of a design page is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -161,9 +165,24 @@ fn pages(folder: &Path) -> Result<Vec<Source>, Error> {
         let text = fs::read_to_string(&path).map_err(|error| Error::failed(path.display(), error))?;
         let page = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let experiment = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if experiment == SUITE_PAGE {
+            found.extend(text.lines().flat_map(suite_figures).map(|figure| (figure, page.clone())));
+        }
         found.extend(text.lines().filter_map(|line| Some((figure_of(line, &experiment)?, page.clone()))));
     }
     Ok(found)
+}
+
+/// Reads the counts of Nectary over HTTP/1 from a line `nectary VERSION PASSED/COUNT PASSED/COUNT …`, required tests
+/// first.
+fn suite_figures(line: &str) -> Vec<ReportFigure> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ["nectary", _, required, optimal, ..] = words.as_slice() else { return Vec::new() };
+    let counts = |text: &str| Some((text.split_once('/')?.0.parse().ok()?, text.split_once('/')?.1.parse().ok()?));
+    let kinds = [("required", required), ("optimal", optimal)].into_iter();
+    kinds
+        .filter_map(|(kind, text)| counts(text).map(|(passed, of)| suite_figure(kind, "nectary", passed, of)))
+        .collect()
 }
 
 /// Reads a figure from a line `name … value [unit] (low to high)  target [at most ]N[  SHORT]`.
@@ -261,6 +280,21 @@ mod tests {
         let good = source(1.2, "store-table4.json");
         assert_eq!(stated(&[good.clone(), source(1.5, "store-table5.json")]), (FigureState::NotReached, 2));
         assert_eq!(stated(&[good, source(1.5, "store-table4.md")]), (FigureState::Reached, 1));
+    }
+
+    /// Only the line of Nectary over HTTP/1 counts, and only a suite of a known size has targets.
+    #[test]
+    fn suite_page_gives_two_figures() {
+        let found = suite_figures("nectary 0.1.0                 158/160      95/105      67/100");
+        let said: Vec<(&str, f64, Option<f64>, bool)> =
+            found.iter().map(|one| (&*one.name, one.value, one.target, one.is_short())).collect();
+        let names = ["proxy.cache_tests.required.nectary", "proxy.cache_tests.optimal.nectary"];
+        assert_eq!(said, [(names[0], 158.0, Some(158.0), false), (names[1], 95.0, Some(100.0), true)]);
+        let package = suite_figures("nectary 0.1.0  140/157  80/86  1/2");
+        assert!(package.len() == 2 && package.iter().all(|one| one.target.is_none()));
+        for other in ["nectary 0.1.0 over TLS  158/160  95/105", "nginx 1.22.1  100/160  58/105", "nectary 0.1.0 a b"] {
+            assert!(suite_figures(other).is_empty(), "{other}");
+        }
     }
 
     #[test]

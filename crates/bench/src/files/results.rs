@@ -17,6 +17,11 @@ use crate::{ExperimentReport, ReportFigure, machine};
 
 /// A synchronously mounted network RAM disk must be this many times as fast as a local disk, if [`LIMIT`] is.
 const TARGET_LOCAL: f64 = 4.0;
+/// Parity may cost a tenth of the time of mirroring on synchronous mounts, and of no redundancy on others.
+const TARGET_PARITY: f64 = 1.0 / 1.1;
+/// The network RAM disk with parity for which these targets are, and the one with mirrors.
+const PARITY: &str = "adaptive-3";
+const MIRROR: &str = "mirror-2";
 /// It must be this many times as fast as the model of a disk of the paper's time.
 const TARGET_MODEL: f64 = 8.0;
 
@@ -51,7 +56,8 @@ fn figures(plan: &FilesPlan, samples: &LoopSamples) -> Vec<ReportFigure> {
                 for step in [LoopStep::Create, LoopStep::Delete] {
                     let others = match contender.name {
                         AGAIN => [BASE].as_slice(),
-                        _ => [LOCAL, MODEL].as_slice(),
+                        PARITY => &[LOCAL, MODEL, BASE, MIRROR],
+                        _ => &[LOCAL, MODEL],
                     };
                     for &other in others {
                         let Some(ratio) = samples.ratio(Some(link), which, other, contender.name, step) else {
@@ -64,6 +70,8 @@ fn figures(plan: &FilesPlan, samples: &LoopSamples) -> Vec<ReportFigure> {
                                 (Some(TARGET_LOCAL), limit.is_some_and(|limit| limit.value >= TARGET_LOCAL))
                             }
                             (BASE, LinkRate::Unshaped, "sync", MODEL) => (Some(TARGET_MODEL), true),
+                            (PARITY, LinkRate::Unshaped, "sync", MIRROR)
+                            | (PARITY, LinkRate::Unshaped, "written", BASE) => (Some(TARGET_PARITY), true),
                             _ => (None, false),
                         };
                         let is_judged = is_judged && !plan.options.quick;
@@ -115,6 +123,10 @@ pub(super) mod tests {
 
     /// A plan without a runtime, and samples in which each contender takes `seconds`.
     pub fn sampled(seconds: impl Fn(&str) -> f64) -> (FilesPlan, Vec<LoopSample>) {
+        sampled_of(&[LOCAL, MODEL, LIMIT, BASE, AGAIN], seconds)
+    }
+
+    fn sampled_of(names: &[&str], seconds: impl Fn(&str) -> f64) -> (FilesPlan, Vec<LoopSample>) {
         let options = BenchFilesOptions {
             quick: false,
             only: Vec::new(),
@@ -124,7 +136,6 @@ pub(super) mod tests {
             folder: ".".into(),
             seed: 1,
         };
-        let names = [LOCAL, MODEL, LIMIT, BASE, AGAIN];
         let contenders: Vec<_> = CONTENDERS.into_iter().filter(|one| names.contains(&one.name)).collect();
         let (links, loops) = (vec![LinkRate::Unshaped, LinkRate::Shaped(10)], vec![(100, DeletionOrder::Random)]);
         let not_run = vec!["mirror-2: NOT RUN: not there".to_owned()];
@@ -176,6 +187,29 @@ pub(super) mod tests {
         assert!(report.is_short());
         let model = report.figures.iter().find(|one| one.name == "delete.sync.unshaped.none-2.over_hdd-1999").unwrap();
         assert_eq!((model.value, model.target, model.is_judged), (9.0, Some(8.0), true));
+    }
+
+    /// Parity is compared with mirrors where writes wait, and with no redundancy where they do not.
+    #[test]
+    fn parity_figures_have_two_targets() {
+        let found = |parity: f64| {
+            let (plan, samples) = sampled_of(&[BASE, PARITY, MIRROR], |name| if name == PARITY { parity } else { 1.0 });
+            let figures = figures(&plan, &LoopSamples(samples));
+            let with_target = figures.into_iter().filter(|figure| figure.target.is_some());
+            with_target.map(|figure| (figure.is_short(), figure.name)).collect::<Vec<_>>()
+        };
+        let names = |all: &[(bool, String)]| all.iter().map(|one| one.1.clone()).collect::<Vec<_>>();
+        let (good, bad) = (found(1.05), found(1.2));
+        let mut sorted = names(&good);
+        sorted.sort();
+        let expected = ["create", "delete"].map(|step| {
+            [
+                format!("{step}.sync.unshaped.adaptive-3.over_mirror-2"),
+                format!("{step}.written.unshaped.adaptive-3.over_none-2"),
+            ]
+        });
+        assert_eq!(sorted, expected.concat());
+        assert!(good.iter().all(|one| !one.0) && bad.iter().all(|one| one.0), "{good:?} {bad:?}");
     }
 
     /// No verdict on the ratio to a disk that the network's path cannot beat by the target.

@@ -1,11 +1,12 @@
 //! `bench proxy`: caching proxies over HTTP, all in one run, with equal memory and equal disks.
 //!
-//! Owns: the order of the stages. Each proxy has a memory group, which also counts its page cache, a disk (a file on the
-//! measured device and a loop device with direct I/O), and one processor; the load and the origin have another. Stages:
-//! a set of objects that fits in memory; a set of four times the memory, from disk; the replay of a workload with an
-//! empty cache, and SIGKILL behind it. Promises: every body of the replay and of warming is compared as a whole, the
-//! others by length and first bytes; a wrong one makes the run void. A peer that is not there, or fails, is named with
-//! the reason and not left out silently. Leaves to others: conformance to HTTP (`e2e-campaigns cache-tests`).
+//! Owns: the order of the stages. Each proxy has a memory group, which also counts its page cache, a disk (a file on
+//! the measured device and a loop device with direct I/O), and one processor; the load and the origin have another.
+//! Stages: a set of objects that fits in memory; a set of four times the memory, from disk; the replay of a workload
+//! with an empty cache, and SIGKILL behind it; requests with two meanings; the suite for HTTP caches. Promises: every
+//! body of the replay and of warming is compared as a whole, the others by length and first bytes; a wrong one makes the
+//! run void. A peer that is not there, or fails, is named with the reason and not left out silently. Leaves to others:
+//! the suite itself (`e2e-campaigns cache-tests`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -13,19 +14,27 @@
 //! | `peer`, `peers/` | programs, versions, configurations with the source of each line |
 //! | `site` | disks, memory groups, roots of other releases, processes |
 //! | `origin`, `load`, `answer`, `objects` | the origin, the load with planned times, an answer, sets of objects |
-//! | `steady`, `replay` | the stages |
-//! | `results` | figures, rows, text |
+//! | `steady`, `replay` | the stages with a load |
+//! | `payloads`, `strict`, `smuggling` | requests with two meanings, the rule for them, the stage |
+//! | `cache_tests` | the suite for HTTP caches |
+//! | `results`, `text`, `pictures` | figures and rows, tables for the terminal, pictures from the JSON |
 
 mod answer;
+mod cache_tests;
 mod load;
 mod objects;
 mod origin;
+mod payloads;
 mod peer;
+mod pictures;
 mod plan;
 mod replay;
 mod results;
 mod site;
+mod smuggling;
 mod steady;
+mod strict;
+mod text;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,13 +45,19 @@ use crate::store::RunProgress;
 use crate::{Error, ExperimentErrorKind, ExperimentReport, machine, sys};
 
 pub use peer::ProxyKind;
+pub(crate) use pictures::STEADY_STAGES;
+pub use pictures::pictures;
 pub use plan::{BenchProxyOptions, ProxyPlan};
+pub(crate) use results::suite_figure;
 
+use cache_tests::SuiteResults;
 use objects::ObjectSet;
 use origin::BenchOrigin;
 use peer::ProxyStorage;
+use plan::AGAIN;
 use results::{ProxyResults, SteadyStage};
 use site::{ProxyContender, ProxySite, RunningProxy};
+use smuggling::{PayloadOrigin, SmugglingResult};
 
 /// The processor of the load and the origin.
 const LOAD_PROCESSOR: usize = 1;
@@ -54,10 +69,10 @@ const PEERS: &str = "tools/debian13";
 
 /// The experiments, each with its subject and its approximate duration.
 pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
-    ("bench proxy --folder DIR --quick", "a look at all proxies that are installed, without verdicts", "3 minutes"),
+    ("bench proxy --folder DIR --quick", "a look at all proxies that are installed, without verdicts", "2 minutes"),
     (
         "bench proxy --folder DIR",
-        "proxies beside nginx, Varnish, Squid, HAProxy and Traffic Server: rates, latencies, hit rates, SIGKILL",
+        "proxies beside nginx, Varnish, Squid, HAProxy and Traffic Server: rates, latencies, hit rates, SIGKILL, conformance",
         "1 hour",
     ),
 ];
@@ -131,13 +146,17 @@ pub fn run(
             return Err(error);
         }
     };
-    // Each contender is started three times, loaded twice a round in two stages, and replayed.
-    let of = plan.contenders.len() as u64 * (3 + 4 * plan.steady.rounds as u64 + 4);
+    // Each contender is started five times, loaded twice a round in two stages, replayed, and gets the payloads.
+    let of = plan.contenders.len() as u64 * (5 + 4 * plan.steady.rounds as u64 + 5) + 2;
     let mut run = ProxyRun { plan, site, guardian, origin, progress, done: 0, of, failures: Vec::new() };
     let results = run.all();
     let ProxyRun { guardian, failures, .. } = run;
     guardian.finish();
-    Ok(results::report(plan, &results?, &failures, began.elapsed()))
+    let (results, took) = (results?, began.elapsed());
+    let not_run: Vec<&String> = plan.not_run.iter().chain(&failures).collect();
+    let figures = results::figures(plan, &results);
+    let text = text::text(plan, &results, &figures, &not_run, took);
+    Ok(results::report(plan, &results, figures, &not_run, (text, took)))
 }
 
 impl ProxyRun<'_> {
@@ -155,8 +174,50 @@ impl ProxyRun<'_> {
                 replays.push(result);
             }
         }
+        let smuggling = self.smuggling()?;
+        let suite = self.suite()?;
         self.step("done");
-        Ok(ProxyResults { memory, pressure, replays })
+        Ok(ProxyResults { memory, pressure, replays, smuggling, suite })
+    }
+
+    /// Sends requests with two meanings through each proxy. The second Nectary would say the same.
+    fn smuggling(&mut self) -> Result<Vec<SmugglingResult>, Error> {
+        let origin = PayloadOrigin::start(smuggling::ORIGIN_WAIT)?;
+        self.site.origin = origin.address();
+        let mut results = Vec::new();
+        for contender in self.plan.contenders.iter().filter(|one| one.name != AGAIN) {
+            let disk_bytes = self.plan.disk_bytes(self.plan.small_bytes);
+            let Some(proxy) = self.start(contender, ProxyStorage::Memory, disk_bytes)? else { continue };
+            self.step(&format!("{}: requests with two meanings", contender.name));
+            let result = smuggling::run(&proxy.name, proxy.address, &origin);
+            // The origin's threads end with the connections of the proxy.
+            drop(proxy);
+            results.extend(self.kept(contender, result)?);
+        }
+        Ok(results)
+    }
+
+    /// Runs the suite for HTTP caches in front of all proxies at once, because it mostly waits.
+    fn suite(&mut self) -> Result<SuiteResults, Error> {
+        let (program, suite) = match &self.plan.suite {
+            Ok(suite) => suite.clone(),
+            Err(_) => return Ok(SuiteResults::default()),
+        };
+        self.site.origin = site::free_address()?;
+        let mut proxies = Vec::new();
+        for contender in self.plan.contenders.iter().filter(|one| one.kind != ProxyKind::Nectary) {
+            let disk_bytes = self.plan.disk_bytes(self.plan.small_bytes);
+            proxies.extend(self.start(contender, ProxyStorage::Memory, disk_bytes)?);
+        }
+        self.step("the suite for HTTP caches, about three minutes");
+        let peers: Vec<_> = proxies.iter().map(|proxy| (proxy.name.clone(), proxy.address)).collect();
+        match cache_tests::run(&program, &suite, &self.site.nectary, self.site.origin, &peers) {
+            Ok(results) => Ok(results),
+            Err(error) => {
+                self.failures.push(format!("cache-tests: NOT RUN: {error}"));
+                Ok(SuiteResults::default())
+            }
+        }
     }
 
     /// Runs a stage at a steady state with a set of objects of so many bytes.

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::cache_tests;
 use super::peer::ProxyKind;
 use super::replay::RestartPlan;
 use super::site::ProxyContender;
@@ -26,11 +27,14 @@ const REPLAY_DISK_SHARE: f64 = 4.0 / 14.3;
 /// The scale of the drawn workload, and the requests of a quick run.
 const REPLAY_SCALE: f64 = 1.0 / 8.0;
 const REPLAY_REQUESTS_QUICK: u64 = 20_000;
+const REPLAY_REQUESTS_MIN: u64 = 1000;
 /// Rounds and seconds of each load.
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 const SECONDS: u64 = 10;
 const SECONDS_QUICK: u64 = 1;
+/// The shortest loads that get verdicts. *Units*: seconds.
+const SECONDS_JUDGED: u64 = 3;
 /// The load after a restart.
 const RESTART: RestartPlan = RestartPlan { per_s: 400.0, seconds: 20 };
 const RESTART_QUICK: RestartPlan = RestartPlan { per_s: 400.0, seconds: 4 };
@@ -62,6 +66,10 @@ pub struct BenchProxyOptions {
     pub seconds: Option<u64>,
     /// The size of each memory group, in bytes.
     pub memory_bytes: Option<u64>,
+    /// The most requests that are replayed.
+    pub requests: Option<u64>,
+    /// The suite for HTTP caches: a package of npm, or a directory with a clone; a quick run needs one to run it.
+    pub suite: Option<String>,
 }
 
 /// A whole run.
@@ -88,6 +96,8 @@ pub struct ProxyPlan {
     pub replay_disk_bytes: u64,
     pub(super) steady: SteadyPlan,
     pub(super) restart: RestartPlan,
+    /// The program that runs the suite for HTTP caches, and the suite; or why it does not run.
+    pub(super) suite: Result<(PathBuf, String), String>,
 }
 
 impl ProxyPlan {
@@ -111,12 +121,18 @@ impl ProxyPlan {
             let known: Vec<&str> = ProxyKind::ALL.iter().map(|kind| kind.name()).collect();
             return Err(usage(format!("no proxy has \"{part}\" in its name; there are {}", known.join(", "))));
         }
-        let (contenders, not_run) = contenders(&options, nectary);
+        let (contenders, mut not_run) = contenders(&options, nectary);
+        let suite = suite(&options, nectary);
+        not_run.extend(suite.as_ref().err().map(|why| format!("cache-tests: NOT RUN: {why}")));
         let source = match &options.log {
             Some(path) => WorkloadSource::Log(Arc::new(LogWorkload::read(path)?)),
             None => WorkloadSource::Laws(options.workload.laws(options.seed, REPLAY_SCALE)),
         };
-        let count = of_length(source.count(), REPLAY_REQUESTS_QUICK.min(source.count()));
+        let most = options.requests.unwrap_or(of_length(u64::MAX, REPLAY_REQUESTS_QUICK));
+        if most < REPLAY_REQUESTS_MIN {
+            return Err(usage(format!("{most} requests are too few to replay: {REPLAY_REQUESTS_MIN} at least")));
+        }
+        let count = most.min(source.count());
         let requests: Arc<[ProxyRequest]> = source.requests().take(count as usize).collect();
         let totals = WorkloadTotals::of(&requests);
         let replay_disk_bytes = ((totals.unique_bytes as f64 * REPLAY_DISK_SHARE) as u64).max(DISK_BYTES_MIN);
@@ -133,6 +149,7 @@ impl ProxyPlan {
             replay_disk_bytes: replay_disk_bytes.next_multiple_of(1 << 20),
             steady: SteadyPlan { connections: CONNECTIONS, rounds, seconds },
             restart,
+            suite,
             options,
         })
     }
@@ -144,7 +161,18 @@ impl ProxyPlan {
 
     /// Whether figures get verdicts.
     pub(super) fn is_judged(&self) -> bool {
-        !self.options.quick && self.steady.rounds >= ROUNDS && self.steady.seconds >= SECONDS
+        !self.options.quick && self.steady.rounds >= ROUNDS && self.steady.seconds >= SECONDS_JUDGED
+    }
+}
+
+/// The program that runs the suite for HTTP caches, and the suite.
+fn suite(options: &BenchProxyOptions, nectary: &Path) -> Result<(PathBuf, String), String> {
+    match &options.suite {
+        None if options.quick => Err("a quick run leaves it out, unless --suite names it".to_owned()),
+        named => {
+            let suite = named.clone().unwrap_or_else(|| cache_tests::PACKAGE.to_owned());
+            cache_tests::find(nectary).map(|program| (program, suite))
+        }
     }
 }
 
@@ -187,6 +215,8 @@ mod tests {
             rounds: None,
             seconds: None,
             memory_bytes: None,
+            requests: None,
+            suite: None,
         }
     }
 
@@ -198,12 +228,26 @@ mod tests {
     #[test]
     fn proxy_plan_names_every_peer() {
         let all = plan(options()).expect("a plan");
-        assert_eq!(all.contenders.len() + all.not_run.len(), ProxyKind::ALL.len() + 1);
-        assert!(all.not_run.iter().all(|line| line.contains("NOT RUN: ") && line.contains("Debian package")));
+        let (suite, peers): (Vec<&String>, Vec<&String>) =
+            all.not_run.iter().partition(|line| line.starts_with("cache-tests: NOT RUN: "));
+        assert_eq!(all.contenders.len() + peers.len(), ProxyKind::ALL.len() + 1);
+        assert!(peers.iter().all(|line| line.contains("NOT RUN: ") && line.contains("Debian package")));
+        assert!(suite.len() == 1 && suite[0].contains("--suite"), "{suite:?}");
         let names: Vec<&str> = all.contenders.iter().map(|one| one.name.as_str()).take(2).collect();
         assert_eq!((names, all.is_judged()), (vec!["nectary", AGAIN], false));
         let only = plan(BenchProxyOptions { only: vec!["nectary".to_owned()], ..options() }).expect("a plan");
         assert_eq!(only.contenders.len(), 2);
+    }
+
+    /// A full run, or one that names a suite, needs the program that runs it.
+    #[test]
+    fn proxy_plan_names_missing_suite() {
+        let named = BenchProxyOptions { suite: Some("clone".to_owned()), ..options() };
+        let full = BenchProxyOptions { quick: false, requests: Some(1000), ..options() };
+        for options in [named, full] {
+            let missing = plan(options).expect("a plan").not_run.pop().expect("a reason");
+            assert!(missing.contains("cargo build --release -p nectary-e2e"), "{missing}");
+        }
     }
 
     /// The large set has four times the memory, and the disk of the replay the seed's share of the workload.
@@ -213,6 +257,20 @@ mod tests {
         assert_eq!((all.small_bytes, all.large_bytes, all.requests.len()), (128 << 20, 2 << 30, 20_000));
         assert!(all.disk_bytes(all.large_bytes) > all.large_bytes * 4 / 3);
         assert_eq!(all.totals.requests, 20_000);
+        let least = plan(BenchProxyOptions { requests: Some(REPLAY_REQUESTS_MIN), ..options() }).expect("a plan");
+        assert_eq!(least.totals.requests, REPLAY_REQUESTS_MIN);
+    }
+
+    /// The loads of a whole run have verdicts, shorter ones and fewer rounds have none.
+    #[test]
+    fn proxy_plan_judges_long_runs() {
+        let judged = |rounds, seconds| {
+            let (rounds, seconds) = (Some(rounds), Some(seconds));
+            let options = BenchProxyOptions { quick: false, requests: Some(1000), rounds, seconds, ..options() };
+            plan(options).expect("a plan").is_judged()
+        };
+        assert!(judged(ROUNDS, SECONDS_JUDGED) && judged(ROUNDS, SECONDS));
+        assert!(!judged(ROUNDS - 1, SECONDS) && !judged(ROUNDS, SECONDS_JUDGED - 1));
     }
 
     #[test]
@@ -222,6 +280,7 @@ mod tests {
             BenchProxyOptions { rounds: Some(0), ..options() },
             BenchProxyOptions { seconds: Some(0), ..options() },
             BenchProxyOptions { memory_bytes: Some(1 << 20), ..options() },
+            BenchProxyOptions { requests: Some(REPLAY_REQUESTS_MIN - 1), ..options() },
             BenchProxyOptions { log: Some("/dev/null".into()), ..options() },
         ] {
             assert_eq!(plan(wrong).expect_err("refused").kind, ExperimentErrorKind::Usage);

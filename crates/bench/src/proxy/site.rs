@@ -308,7 +308,7 @@ fn make_files(device: &Path, has_many_files: bool) -> Result<(), Error> {
 }
 
 /// An address of the loopback whose port is free.
-fn free_address() -> Result<SocketAddr, Error> {
+pub(super) fn free_address() -> Result<SocketAddr, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map_err(|error| Error::failed("a port", error))
 }

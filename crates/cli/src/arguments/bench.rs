@@ -109,7 +109,9 @@ pub enum BenchCommand {
   Nectary beside nginx and Varnish alone:
     nectary bench proxy --folder /var/cache --only nginx --only varnish
   The hit rates of the requests of an access log:
-    nectary bench proxy --folder /var/cache --log access.log.gz", after_help = exit::HELP)]
+    nectary bench proxy --folder /var/cache --log access.log.gz
+  A look with the suite for HTTP caches, from a clone of its repository:
+    nectary bench proxy --folder /var/cache --quick --suite ./cache-tests", after_help = exit::HELP)]
     Proxy(Box<BenchProxyArguments>),
     /// Every experiment at a size that fits this machine, as one report; goes on after an interruption (root)
     #[command(help_template = TEMPLATE, before_help = "Examples:

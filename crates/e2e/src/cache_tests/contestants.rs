@@ -80,6 +80,30 @@ impl SuiteContestant {
     }
 }
 
+/// A proxy of the suite's server that somebody else runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningContestant {
+    name: String,
+    address: SocketAddr,
+}
+
+impl RunningContestant {
+    /// It in front of the suite's server; it goes on afterwards.
+    pub fn contestant(&self) -> SuiteContestant {
+        SuiteContestant::new(self.name.clone(), self.address, None, None)
+    }
+}
+
+/// Reads `NAME=ADDRESS`.
+pub fn parse_running(text: &str) -> Result<RunningContestant, String> {
+    let (name, address) = text.split_once('=').ok_or("it is not NAME=ADDRESS")?;
+    let address = address.parse().map_err(|error| format!("{address}: {error}"))?;
+    match name.is_empty() {
+        true => Err("it has no name".to_owned()),
+        false => Ok(RunningContestant { name: name.to_owned(), address }),
+    }
+}
+
 /// Starts Nectary once for each protocol, then the other contestants that are installed; if `only` is given, only those of `nginx`, `varnish`,
 /// `squid` and `nothing` that it names.
 pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<SuiteContestant>> {
@@ -218,4 +242,18 @@ fn version(name: &str, option: &str) -> String {
     let mut numbers = text.split(|character: char| !character.is_ascii_digit() && character != '.');
     let number = numbers.find(|part| part.contains('.') && part.starts_with(|first: char| first.is_ascii_digit()));
     number.map_or_else(|| name.to_owned(), |number| format!("{name} {number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_contestants_have_name_and_address() {
+        let running = parse_running("varnish=127.0.0.1:8080").expect("a contestant").contestant();
+        assert_eq!((running.name.as_str(), running.base().as_str()), ("varnish", "http://127.0.0.1:8080"));
+        for wrong in ["", "varnish", "=127.0.0.1:8080", "varnish=8080"] {
+            assert!(parse_running(wrong).is_err(), "{wrong}");
+        }
+    }
 }

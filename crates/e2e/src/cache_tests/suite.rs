@@ -37,8 +37,8 @@ impl InstalledSuite {
     }
 
     /// Installs `source` in any form that npm accepts (the name of a package, a folder, a repository), and starts its
-    /// server.
-    pub fn install(source: &str) -> Result<Self> {
+    /// server at `origin`, or at a free port.
+    pub fn install(source: &str, origin: Option<SocketAddr>) -> Result<Self> {
         let scratch = ScratchFolder::new("cache-tests")?;
         std::fs::write(scratch.join("package.json"), "{\"name\": \"run\", \"version\": \"1.0.0\"}\n")?;
         // Make the path absolute: npm would search relative to its own directory.
@@ -58,7 +58,7 @@ impl InstalledSuite {
         let client = scratch.join("client.mjs");
         std::fs::write(&client, CLIENT)?;
 
-        let origin = free_address()?;
+        let origin = origin.map_or_else(free_address, Ok)?;
         let engine = if folder.join("test-engine").is_dir() { folder.join("test-engine") } else { folder.clone() };
         let mut server = Command::new("node");
         server

@@ -16,6 +16,8 @@ use crate::{ExperimentReport, ReportFigure, machine};
 
 /// The time that a volume adds to a direct request, divided by that of a bare FUSE server, should be at most this.
 const ADDED_MAX: f64 = 1.25;
+/// The share of the rate of XFS that a volume should have with direct requests in two streams.
+const OF_XFS_MIN: f64 = 0.9;
 /// The largest number of columns of a table.
 const COLUMNS_MAX: usize = 6;
 
@@ -31,6 +33,7 @@ pub fn report(plan: &NcarMatrixPlan, measured: &[SeriesRates], took: Duration) -
         }
     }
     all.extend(added_times(measured));
+    all.extend(over_xfs(measured));
     let setting = json!({
         "target": plan.options.target, "bytes": plan.bytes, "passes": plan.passes, "sizes": plan.sizes,
         "client_memory_bytes": plan.memory_bytes(HostRole::Client), "server_memory_bytes": plan.memory_bytes(HostRole::Server),
@@ -132,6 +135,24 @@ fn added_times(measured: &[SeriesRates]) -> Vec<ReportFigure> {
         ReportFigure::new(name, "x", IntervalEstimate::exactly(ratio)).at_most(ADDED_MAX).judged(false)
     })
     .collect()
+}
+
+/// The figures of the volume's direct requests in two streams, as shares of those of XFS.
+fn over_xfs(measured: &[SeriesRates]) -> Vec<ReportFigure> {
+    let is_meant = |one: &&SeriesRates| {
+        let NcarSeries { system, mode, streams, .. } = one.series;
+        system == MeasuredSystem::Volume && mode == OpenMode::Direct && streams == 2
+    };
+    let mut figures = Vec::new();
+    for volume in measured.iter().filter(is_meant) {
+        let Some(xfs) = peer(measured, &volume.series, MeasuredSystem::Xfs(XFS_BLOCK_BYTES)) else { continue };
+        for ((size, own), (_, other)) in volume.rates.iter().zip(&xfs.rates) {
+            let name = format!("ncar.{}.{}.over_xfs", volume.series.name(), format_size(*size).to_lowercase());
+            let ratio = IntervalEstimate::exactly(estimate(own).value / estimate(other).value);
+            figures.push(ReportFigure::new(name, "x", ratio).at_least(OF_XFS_MIN).judged(false));
+        }
+    }
+    figures
 }
 
 /// The series of another system under the conditions of `series`: caches emptied in the same way, if it has that.

@@ -44,6 +44,13 @@ pub struct BenchProxyArguments {
     /// Length of each load in seconds; 10 by default, or 1 with --quick
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
+    /// Replay at most so many requests; 20000 with --quick
+    #[arg(long, value_name = "N")]
+    pub requests: Option<u64>,
+    /// The suite for HTTP caches, run in front of each proxy: a package of npm, or a directory with a clone of its
+    /// repository; http-cache-tests by default, or none with --quick
+    #[arg(long, value_name = "SUITE")]
+    pub suite: Option<String>,
     /// Write figures and rows to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -66,6 +73,8 @@ impl BenchProxyArguments {
             rounds: self.rounds,
             seconds: self.seconds,
             memory_bytes: self.memory,
+            requests: self.requests,
+            suite: self.suite.clone(),
         }
     }
 }

@@ -8,8 +8,9 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use nectary_e2e::cache_tests::contestants::{self, SuiteProtocol};
+use nectary_e2e::cache_tests::contestants::{self, RunningContestant, SuiteProtocol};
 use nectary_e2e::cache_tests::{measure, page, suite};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -24,6 +25,12 @@ pub struct CacheTestsArguments {
     /// Beside Nectary, run only these: some of nginx, varnish, squid, nothing
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Option<Vec<String>>,
+    /// Where the suite's server listens; a free port by default
+    #[arg(long, value_name = "ADDRESS")]
+    origin: Option<SocketAddr>,
+    /// Also run the suite in front of this running proxy of the suite's server; may be repeated
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = contestants::parse_running)]
+    beside: Vec<RunningContestant>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -38,8 +45,9 @@ pub fn campaign(arguments: &CacheTestsArguments) -> Result<ExitCode> {
         let reason = format!("{program} is not installed (`ci/setup cache-tests` installs it)");
         return Ok(NotRunPolicy::Fails.exit("cache-tests", reason));
     }
-    let suite = suite::InstalledSuite::install(&arguments.suite)?;
-    let contestants = contestants::start(suite.origin, arguments.only.as_deref())?;
+    let suite = suite::InstalledSuite::install(&arguments.suite, arguments.origin)?;
+    let mut contestants = contestants::start(suite.origin, arguments.only.as_deref())?;
+    contestants.extend(arguments.beside.iter().map(RunningContestant::contestant));
     let measured = measure(&suite, &contestants)?;
     let ours = measured.outcomes.get(..SuiteProtocol::ALL.len()).context("Nectary is there once for each protocol")?;
     if let Some(folder) = &arguments.write {
