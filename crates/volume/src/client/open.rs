@@ -282,7 +282,7 @@ impl OpenFile {
     pub fn is_flushed(&self) -> bool {
         let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
         let is_awaited = self.file.is_emptied.load(Ordering::Acquire) || self.client.are_names_synced();
-        !has_failed && !(is_awaited && self.file.shown().is_dirty)
+        !(has_failed || is_awaited && self.file.shown().is_dirty)
     }
 
     /// Truncates or extends the file.
