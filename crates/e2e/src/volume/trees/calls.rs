@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::rng::SeededRng;
 
@@ -136,6 +137,9 @@ pub fn shown(path: &CStr) -> io::Result<libc::stat> {
     Ok(stat)
 }
 
+/// Whether times are compared.
+static ARE_TIMES_COMPARED: AtomicBool = AtomicBool::new(cfg!(test));
+
 /// The time of the last change of an inode's contents, as far as the two sides have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModifiedTime {
@@ -143,15 +147,21 @@ pub enum ModifiedTime {
     Set(i64),
     /// The contents have changed since, at a time by the side's clock.
     Clock,
-    /// A pipe's: the kernel of one host alone knows of writes to it.
+    /// A pipe's, as the kernel of one host alone knows of writes to it; or times are not compared.
     Unknown,
 }
 
 impl ModifiedTime {
+    /// Compares times from now on.
+    pub fn compare() {
+        ARE_TIMES_COMPARED.store(true, Ordering::Relaxed);
+    }
+
     /// Returns the time that attributes show.
     pub fn of(stat: &libc::stat) -> ModifiedTime {
         let ns = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
         match stat.st_mode & libc::S_IFMT {
+            _ if !ARE_TIMES_COMPARED.load(Ordering::Relaxed) => ModifiedTime::Unknown,
             libc::S_IFIFO => ModifiedTime::Unknown,
             _ if u64::try_from(ns).is_ok_and(|ns| ns >= SET_NS_MAX) => ModifiedTime::Clock,
             _ => ModifiedTime::Set(ns),

@@ -24,6 +24,7 @@ mod snapshot;
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use calls::ModifiedTime;
 pub use hosts::TreeFault;
 pub use rounds::run;
 
