@@ -43,12 +43,12 @@ pub const EVALUATION_STEPS: [EvaluationStep; 12] = [
         ..step("io-ncar", "a shared volume beside XFS, by size of request", "io @ --matrix ncar", (14.0, 1.0))
     },
     EvaluationStep {
-        full: "--rounds 3",
+        full: "--rounds 3 --local-names",
         ..step(
             "files-ncar",
             "creates, stats and unlinks on a shared volume",
-            "files --seed ncar --folder @ --local-names --programs",
-            (15.0, 2.0),
+            "files --seed ncar --folder @",
+            (7.0, 1.0),
         )
     },
     EvaluationStep {
