@@ -81,6 +81,12 @@ pub enum MirrorBug {
     FormerHasGoneOn = 38,
     /// A view that gives a place back has the number of the one that gave it away.
     RevertUnnumbered = 39,
+    /// Without redundancy: what a restarted donor had is zeroes.
+    LostAsZeroes = 40,
+    /// Without redundancy: a flush succeeds although a donor has lost what was written.
+    FlushForgetsLoss = 41,
+    /// Without redundancy: a device is attached although a donor is missing.
+    MissingBelieved = 42,
 }
 
 impl MirrorBug {
@@ -126,6 +132,21 @@ impl MirrorBug {
         MirrorBug::ScrubFromDamaged,
         MirrorBug::ScrubUnlocked,
         MirrorBug::ScrubSkips,
+        MirrorBug::DrainForgets,
+    ];
+
+    /// The bugs that a device without redundancy can have.
+    pub const PLAIN: [MirrorBug; 11] = [
+        MirrorBug::LostAsZeroes,
+        MirrorBug::FlushForgetsLoss,
+        MirrorBug::MissingBelieved,
+        MirrorBug::LeftDonorBelieved,
+        MirrorBug::OverlapUnordered,
+        MirrorBug::ReplaySkipped,
+        MirrorBug::FencingSkipped,
+        MirrorBug::ChecksumIgnored,
+        MirrorBug::RestartUnnoticed,
+        MirrorBug::ScrubUnlocked,
         MirrorBug::DrainForgets,
     ];
 
@@ -187,6 +208,9 @@ impl MirrorBug {
             MirrorBug::EarlierCopyUsed => "switch finished with a copy of an earlier donor",
             MirrorBug::FormerHasGoneOn => "switch finished although the former donor has gone on",
             MirrorBug::RevertUnnumbered => "view that reverts a switch not numbered",
+            MirrorBug::LostAsZeroes => "blocks of a restarted donor read as zeroes",
+            MirrorBug::FlushForgetsLoss => "flush after a loss succeeds",
+            MirrorBug::MissingBelieved => "attached without a donor that has the only copy",
         }
     }
 }

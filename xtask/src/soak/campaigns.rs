@@ -189,6 +189,13 @@ pub const CAMPAIGNS: &[SoakCampaign] = &[
         extents: &[("{runs}", "100000", "2000")],
     },
     SoakCampaign {
+        name: "ram-plain-simulation",
+        program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-simulation" },
+        arguments: &["--policy", "none", "--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "2000")],
+    },
+    SoakCampaign {
         name: "ram-log-simulation",
         program: CampaignProgram::Of { program: "sim-campaigns", campaign: "ram-simulation" },
         arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],

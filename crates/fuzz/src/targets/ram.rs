@@ -10,7 +10,7 @@ use nectary_ram::format::slots::{
 };
 use nectary_ram::format::{
     DonorRecord, FormerSize, LogShape, MemberState, MembershipView, RecordGeometry, RecordStamp, RecordSwap,
-    RedundancyCode, StripeSet, ViewMember, WINDOW_BYTES, WindowState,
+    RedundancyCode, RowZones, StripeSet, ViewMember, WINDOW_BYTES, WindowState,
 };
 use nectary_ram::logged::ParityLogConfiguration;
 use xxhash_rust::xxh3::xxh3_64;
@@ -200,11 +200,13 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         let member = ViewMember { incarnation: 6, joined: 1, state: MemberState::Present };
         let members = vec![member; usize::from(geometry.members)];
         let view = MembershipView { generation: 3, epoch: 1, members };
-        let mut dirty = StripeSet::none(geometry.stripes());
+        let mut dirty = StripeSet::none(geometry.marks());
         dirty.set(3, true);
         DonorRecord { stamp, geometry, position: 1, is_ready: true, view, dirty }.encode()
     };
     let parity = record(RecordGeometry { members: 3, code: RedundancyCode::Parity, ..mirror });
+    let zones = RowZones::of(&[3, 13]).unwrap_or_default();
+    let plain = record(RecordGeometry { code: RedundancyCode::None(zones), ..mirror });
     let mut formers = log.formers;
     (formers[0], formers[1]) = (FormerSize { blocks: 500, groups: 210 }, FormerSize { blocks: 900, groups: 378 });
     let grown = record(RecordGeometry { code: RedundancyCode::Log(LogShape { formers, ..log }), ..logged });
@@ -219,6 +221,7 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         (3, shape.encode()),
         (4, mirrored),
         (4, parity),
+        (4, plain),
         (4, logged),
         (4, grown),
         (5, head(state.encode())),

@@ -1,5 +1,5 @@
 //! Checking a device that is changed in place: the members of every stripe yield each other (those of a mirror are
-//! equal), unless the stripe is marked as dirty, and no block is lost.
+//! equal, and one without redundancy has nothing to compare), unless the stripe is marked as dirty, and no block is lost.
 
 use std::ops::Range;
 
@@ -37,43 +37,45 @@ pub async fn check(
     let mut pieces = Vec::new();
     for stripe in 0..geometry.stripes() {
         let is_marked =
-            rows.markers(stripe).into_iter().any(|donor| dirty[donor].is_some_and(|dirty| dirty.has(stripe)));
+            rows.markers(stripe).into_iter().flatten().any(|donor| dirty[donor].is_some_and(|dirty| dirty.has(stripe)));
         let is_missing = |member: &usize| !donors.is_there(rows.donor(stripe, *member));
-        let missing: Vec<usize> = (0..=rows.parity()).filter(is_missing).collect();
+        let missing: Vec<usize> = rows.all_members().filter(is_missing).collect();
         match missing[..] {
             [] if is_marked => checked.counts.marked_stripes += 1,
-            [] => checked.counts.compared_stripes += 1,
-            [0, 1] if rows.is_mirror() => lost(checked, geometry, &rows, stripe, 0, "both donors are missing"),
+            [] if rows.has_parity() => checked.counts.compared_stripes += 1,
+            [] => checked.counts.single_stripes += 1,
+            [0] if !rows.has_parity() => lost(checked, geometry, &rows, stripe, 0, "its donor is missing"),
+            [0, 1] if rows.is_copied() => lost(checked, geometry, &rows, stripe, 0, "both donors are missing"),
             [member, ..] => {
                 checked.counts.single_stripes += 1;
-                if is_marked && member < rows.parity() && !rows.is_mirror() {
+                if is_marked && member < rows.parity() && !rows.is_copied() {
                     let why = "blocks of a missing donor, changed when the last client ended";
                     lost(checked, geometry, &rows, stripe, member, why);
                 }
             }
         }
         // Of a mirror, there is nothing to compare then.
-        if rows.is_mirror() && (is_marked || !missing.is_empty()) {
+        if rows.is_copied() && (is_marked || !missing.is_empty()) {
             continue;
         }
-        let there = (rows.parity() + 1 - missing.len()) as u64;
+        let there = (rows.all_members().len() - missing.len()) as u64;
         let Range { mut start, end } = rows.columns_of(stripe);
         while start < end {
             let columns = start..(start + piece_blocks).min(end);
             start = columns.end;
-            pieces.push(ColumnPiece { stripe, columns, there, is_compared: !is_marked });
+            pieces.push(ColumnPiece { stripe, columns, there, is_compared: !is_marked && rows.has_parity() });
         }
     }
     let read_of = |piece: &ColumnPiece| piece.there * bytes_of(geometry, piece);
     let all = pieces.iter().map(read_of).sum::<u64>();
-    for batch in pieces.chunks((READS_MAX / (rows.parity() + 1)).max(1)) {
+    for batch in pieces.chunks((READS_MAX / rows.all_members().len()).max(1)) {
         let read = |(piece, member): (&ColumnPiece, usize)| {
             let offset = rows.offset(piece.columns.start, member);
             donors.read(rows.donor(piece.stripe, member), offset, bytes_of(geometry, piece))
         };
-        let reads = batch.iter().flat_map(|piece| (0..=rows.parity()).map(move |member| (piece, member)));
+        let reads = batch.iter().flat_map(|piece| rows.all_members().map(move |member| (piece, member)));
         let got = together(reads.map(read).collect()).await.into_iter().collect::<Result<Vec<_>, String>>()?;
-        for (piece, members) in batch.iter().zip(got.chunks(rows.parity() + 1)) {
+        for (piece, members) in batch.iter().zip(got.chunks(rows.all_members().len())) {
             checked.counts.read_bytes += read_of(piece);
             compare(checked, geometry, &rows, piece, members);
         }
@@ -100,7 +102,7 @@ fn lost(
     let count = geometry.blocks().min(first + (columns.end - columns.start)).saturating_sub(first);
     if count > 0 {
         checked.counts.lost_blocks += count;
-        let text = match rows.is_mirror() {
+        let text = match rows.is_copied() {
             true => format!("stripe {stripe}: {why}"),
             false => format!("stripe {stripe}: {count} {why}"),
         };
@@ -131,11 +133,11 @@ fn compare(
             differing.push(column);
         }
         for (member, data) in members.iter().enumerate() {
-            if member == rows.parity() && !rows.is_mirror() {
+            if member == rows.parity() && !rows.is_copied() {
                 continue;
             }
             // Both copies of a mirror are the same block.
-            let block = if rows.is_mirror() { column } else { rows.block(column, member) };
+            let block = if rows.is_copied() { column } else { rows.block(column, member) };
             let data = data.as_ref().map_or(&sum[..], |data| &data[part.clone()]);
             let is_first = lost.last() != Some(&block);
             if block < geometry.blocks() && is_first && is_lost(&geometry.device, block, data) {
@@ -148,7 +150,7 @@ fn compare(
         let count = differing.len() as u64;
         checked.counts.differing_blocks += count;
         checked.counts.doubtful_blocks += count * rows.parity() as u64;
-        let text = match rows.is_mirror() {
+        let text = match rows.is_copied() {
             true => format!("stripe {stripe}: {count} blocks differ {}", between(checked, rows, piece, members, size)),
             false => format!("stripe {stripe}: {count} blocks of its parity are not the XOR of their blocks of data"),
         };

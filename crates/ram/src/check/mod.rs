@@ -140,7 +140,7 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
         RedundancyCode::Log(_) => {
             slots::check(&mut checked, &geometry, generation, &donors, progress).await.map_err(failed)?
         }
-        RedundancyCode::Mirror | RedundancyCode::Parity => {
+        RedundancyCode::None(_) | RedundancyCode::Mirror | RedundancyCode::Parity => {
             let of_donor = |donor: Donor| trusted(donor).map(|record| &record.dirty);
             let dirty: Vec<_> = (0..places.len()).map(of_donor).collect();
             members::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?;

@@ -12,6 +12,7 @@ pub mod record;
 pub mod slots;
 pub mod stripes;
 pub mod window;
+mod zones;
 
 pub use code::RedundancyCode;
 pub use damaged::{damaged_bytes, is_damaged};
@@ -20,3 +21,4 @@ pub use log_shape::{FormerSize, Formers, GROWTHS_MAX, LOG_SHAPE_BYTES, LogShape}
 pub use record::{DonorRecord, MemberState, MembershipView, RecordGeometry, RecordStamp, ViewMember};
 pub use stripes::StripeSet;
 pub use window::{RecordSwap, WINDOW_BYTES, WindowState};
+pub use zones::{RowZone, RowZones, ZONES_MAX};

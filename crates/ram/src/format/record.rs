@@ -1,4 +1,4 @@
-//! The record of a device with redundancy in a donor's metadata area.
+//! The record of a device in a donor's metadata area.
 //!
 //! Owns: the fields and the encoding of the record. Promises: the values of a decoded record are within the limits
 //! here; otherwise the error names the field. So nothing that is computed from them overflows. Leaves to others: comparing and exchanging records on the donor, and
@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::FieldReader;
 use super::log_shape::{FORMER_BYTES, Formers, LOG_SHAPE_BYTES, LogShape};
+use super::zones::{RowZones, ZONES_BYTES};
 use super::{FormatError, RedundancyCode, StripeSet};
 
 /// The first bytes of a record.
@@ -20,10 +21,14 @@ pub const FEATURES: u32 = FEATURE_GROWN;
 const FEATURE_GROWN: u32 = 1;
 /// The length of a donor's metadata area in bytes; no record is longer.
 pub const METADATA_BYTES: usize = 16 << 10;
-/// The maximum number of donors of a device.
+/// The maximum number of donors of a device with redundancy.
 pub const MEMBERS_MAX: usize = 16;
-/// The maximum number of stripes of a device.
+/// The maximum number of donors of a device without redundancy.
+pub const PLAIN_MEMBERS_MAX: usize = 64;
+/// The maximum number of stripes of a device with redundancy, each of which may have a mark.
 pub const STRIPES_MAX: u64 = 65_536;
+/// The maximum number of stripes of a device without redundancy.
+pub const PLAIN_STRIPES_MAX: u64 = 1 << 28;
 /// The least and the most bytes of a block; a block's length is a power of two.
 pub const BLOCK_BYTES: (u32, u32) = (16, 64 << 10);
 /// The maximum number of bytes of a stripe; a stripe's length is a multiple of the block's.
@@ -39,6 +44,8 @@ pub const POLICY_MIRROR: u16 = 1;
 pub const POLICY_LOG: u16 = 2;
 /// The number of the policy `parity`, in place.
 pub const POLICY_PARITY: u16 = 3;
+/// The number of the policy `none`.
+pub const POLICY_NONE: u16 = 4;
 
 /// The offset of the stamp in a record.
 const STAMP_AT: usize = 24;
@@ -107,8 +114,21 @@ impl RecordGeometry {
     pub fn log(&self) -> Option<LogShape> {
         match self.code {
             RedundancyCode::Log(shape) => Some(shape),
-            RedundancyCode::Mirror | RedundancyCode::Parity => None,
+            RedundancyCode::None(_) | RedundancyCode::Mirror | RedundancyCode::Parity => None,
         }
+    }
+
+    /// Returns the zones of a device without redundancy.
+    pub fn zones(&self) -> Option<RowZones> {
+        match self.code {
+            RedundancyCode::None(zones) => Some(zones),
+            RedundancyCode::Mirror | RedundancyCode::Parity | RedundancyCode::Log(_) => None,
+        }
+    }
+
+    /// Returns how many donors may be missing without loss of data.
+    pub fn losses_max(&self) -> usize {
+        usize::from(self.zones().is_none())
     }
 
     /// Whether the device has parity that is changed in place.
@@ -120,12 +140,17 @@ impl RecordGeometry {
     pub fn chunk_bytes(&self) -> u32 {
         match self.code {
             RedundancyCode::Parity => self.stripe_bytes / u32::from(self.members).saturating_sub(1).max(1),
-            RedundancyCode::Mirror | RedundancyCode::Log(_) => self.stripe_bytes,
+            RedundancyCode::None(_) | RedundancyCode::Mirror | RedundancyCode::Log(_) => self.stripe_bytes,
         }
     }
 
-    fn donors_min(&self) -> u16 {
-        if self.code == RedundancyCode::Mirror { 2 } else { 3 }
+    /// Returns the least and the most donors, and the most stripes.
+    fn limits(&self) -> (u16, usize, u64) {
+        match self.code {
+            RedundancyCode::None(_) => (1, PLAIN_MEMBERS_MAX, PLAIN_STRIPES_MAX),
+            RedundancyCode::Mirror => (2, MEMBERS_MAX, STRIPES_MAX),
+            RedundancyCode::Parity | RedundancyCode::Log(_) => (3, MEMBERS_MAX, STRIPES_MAX),
+        }
     }
 
     /// Whether this is the geometry of the same device, before or after it has grown.
@@ -135,6 +160,7 @@ impl RecordGeometry {
                 RedundancyCode::Log(log) => {
                     RedundancyCode::Log(LogShape { groups: 0, formers: Formers::default(), ..log })
                 }
+                RedundancyCode::None(_) => RedundancyCode::None(RowZones::default()),
                 code @ (RedundancyCode::Mirror | RedundancyCode::Parity) => code,
             };
             RecordGeometry { bytes: 0, code, ..*geometry }
@@ -149,6 +175,7 @@ impl RecordGeometry {
                 .formers
                 .iter()
                 .any(|former| (u64::from(former.blocks), former.groups) == (self.blocks(), log.groups)),
+            (RedundancyCode::None(zones), RedundancyCode::None(after)) => zones.may_become(after),
             _ => true,
         };
         self.is_same_device(after) && self.bytes < after.bytes && is_former
@@ -160,6 +187,11 @@ impl RecordGeometry {
             0 => 0,
             bytes => self.bytes.div_ceil(u64::from(bytes)),
         }
+    }
+
+    /// Returns the number of stripes that have a mark: none without redundancy, as a stripe agrees with itself.
+    pub fn marks(&self) -> u64 {
+        if self.losses_max() == 0 { 0 } else { self.stripes() }
     }
 
     /// Returns the number of blocks of the device.
@@ -181,7 +213,8 @@ impl RecordGeometry {
         if !block.is_power_of_two() || block < BLOCK_BYTES.0 || block > BLOCK_BYTES.1 {
             return range("block bytes", u64::from(block));
         }
-        if self.members < self.donors_min() || usize::from(self.members) > MEMBERS_MAX {
+        let (donors_min, donors_max, stripes_max) = self.limits();
+        if self.members < donors_min || usize::from(self.members) > donors_max {
             return range("members", u64::from(self.members));
         }
         let is_stripe = self.stripe_bytes >= block && self.stripe_bytes <= STRIPE_BYTES_MAX;
@@ -197,10 +230,10 @@ impl RecordGeometry {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
         self.log().map_or(Ok(()), |log| log.check(self.blocks()))?;
-        if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {
+        if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > stripes_max {
             return range("device bytes", self.bytes);
         }
-        Ok(())
+        self.zones().map_or(Ok(()), |zones| zones.check(self.members, self.stripes()))
     }
 }
 
@@ -281,6 +314,7 @@ impl DonorRecord {
             }
             None => 0,
         };
+        log.extend(geometry.zones().iter().flat_map(RowZones::encode));
         let length = HEAD_BYTES + self.view.members.len() * MEMBER_BYTES + log.len() + dirty.len() + CHECKSUM_BYTES;
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(&MAGIC);
@@ -295,6 +329,7 @@ impl DonorRecord {
         bytes.extend_from_slice(&geometry.block_bytes.to_le_bytes());
         bytes.extend_from_slice(&geometry.stripe_bytes.to_le_bytes());
         let policy = match geometry.code {
+            RedundancyCode::None(_) => POLICY_NONE,
             RedundancyCode::Mirror => POLICY_MIRROR,
             RedundancyCode::Log(_) => POLICY_LOG,
             RedundancyCode::Parity => POLICY_PARITY,
@@ -355,17 +390,24 @@ impl DonorRecord {
         let (block_bytes, stripe_bytes) = (fields.u32()?, fields.u32()?);
         let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
         let has_grown = features & FEATURE_GROWN != 0;
-        let log_bytes = LOG_SHAPE_BYTES + if has_grown { FORMER_BYTES } else { 0 };
+        let shape_bytes = match policy {
+            POLICY_LOG => LOG_SHAPE_BYTES + if has_grown { FORMER_BYTES } else { 0 },
+            POLICY_NONE => ZONES_BYTES,
+            _ => 0,
+        };
+        // The shape follows the members; their number is checked later.
+        let shape = || {
+            let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
+            let needed = at + shape_bytes;
+            body.get(at..needed).map(FieldReader::new).ok_or(FormatError::Short { needed, found: body.len() })
+        };
         let code = match policy {
-            POLICY_MIRROR | POLICY_PARITY if has_grown => return range("former size", 0),
+            POLICY_NONE | POLICY_MIRROR | POLICY_PARITY if has_grown => return range("former size", 0),
+            POLICY_NONE => RedundancyCode::None(RowZones::decode(&mut shape()?)?),
             POLICY_MIRROR => RedundancyCode::Mirror,
             POLICY_PARITY => RedundancyCode::Parity,
             POLICY_LOG => {
-                // The next part follows the members; their number is checked here, as the later check does.
-                let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
-                let needed = at + log_bytes;
-                let bytes = body.get(at..needed).ok_or(FormatError::Short { needed, found: body.len() })?;
-                let mut fields = FieldReader::new(bytes);
+                let mut fields = shape()?;
                 let mut log = LogShape::decode(&mut fields)?;
                 if has_grown {
                     log.formers = LogShape::decode_formers(&mut fields)?;
@@ -393,8 +435,8 @@ impl DonorRecord {
             return range(what, found);
         }
         let members = (0..members).map(|_| member(&mut fields)).collect::<Result<Vec<_>, _>>()?;
-        fields.take(geometry.log().map_or(0, |_| log_bytes))?;
-        let stripes = geometry.stripes();
+        fields.take(shape_bytes)?;
+        let stripes = geometry.marks();
         let dirty = fields.take(super::stripes::bytes_of(stripes))?;
         Ok(DonorRecord {
             stamp,

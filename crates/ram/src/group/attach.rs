@@ -25,8 +25,6 @@ use crate::format::record::{COUNT_MAX, GENERATION_MAX};
 use crate::format::{FormatError, MemberState, MembershipView, RecordStamp, ViewMember};
 use crate::planted::{MirrorBug, planted};
 
-/// How many donors may be missing.
-const LOSSES_MAX: usize = 1;
 /// The greatest epoch with which a device is attached, so that there is room for all decisions of its client.
 const EPOCH_MAX: u64 = COUNT_MAX / 2;
 
@@ -262,12 +260,12 @@ impl GroupMachine {
             self.membership.view.members[donor].state = state;
             self.links[donor].is_stale = true;
         }
-        let stripes = self.configuration.geometry.stripes();
+        let stripes = self.configuration.geometry.marks();
         let marked = |stripe: u64| {
             let is_marked = |donor: Donor| {
                 trusted[donor] && self.links[donor].record().is_some_and(|record| record.dirty.has(stripe))
             };
-            self.markers(stripe).into_iter().any(is_marked)
+            self.markers(stripe).into_iter().flatten().any(is_marked)
         };
         let found: Vec<u64> = (0..stripes).filter(|stripe| marked(*stripe)).collect();
         found.into_iter().for_each(|stripe| _ = self.marked.set(stripe, true));
@@ -321,7 +319,7 @@ impl GroupMachine {
     pub(crate) fn refuse_unsettled(&mut self) {
         let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
         let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
-        let needed = self.links.len() - LOSSES_MAX;
+        let needed = self.links.len() - self.losses_max();
         self.refuse(match there.len() >= needed {
             true => AttachRefusal::Slow { patience_us: self.patience_us() },
             false => AttachRefusal::TooFew { needed, found: there.len(), missing },

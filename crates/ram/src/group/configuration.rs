@@ -85,8 +85,9 @@ impl Default for MachineTimes {
 pub(crate) struct GroupConfiguration {
     /// The geometry of the device. The donors are numbered from 0; they must always be given in the same order.
     pub geometry: RecordGeometry,
-    /// Returns the donors that store the mark of a stripe. That is all that the machine knows of where blocks are.
-    pub markers: fn(&RecordGeometry, u64) -> [Donor; 2],
+    /// Returns the donors that store the mark of a stripe, if it may have one. That is all that the machine knows of where
+    /// blocks are.
+    pub markers: fn(&RecordGeometry, u64) -> Option<[Donor; 2]>,
     /// A random number, not 0, that no other client has.
     pub client: u64,
     /// The purpose: to create or to attach the device.

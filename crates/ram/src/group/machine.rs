@@ -97,7 +97,7 @@ impl GroupMachine {
             generation: 0,
             links: (0..geometry.members).map(|_| GroupLink::new(now_us)).collect(),
             membership: DonorMembership::new(&geometry),
-            marked: StripeSet::none(geometry.stripes()),
+            marked: StripeSet::none(geometry.marks()),
             has_changed: false,
             is_final: false,
             figures: GroupFigures::default(),
@@ -222,7 +222,7 @@ impl GroupMachine {
     pub(crate) fn mark(&mut self, stripe: u64, is_marked: bool, is_wanted: bool) {
         self.marked.set(stripe, is_marked);
         if is_wanted {
-            for donor in self.markers(stripe) {
+            for donor in self.markers(stripe).into_iter().flatten() {
                 self.links[donor].is_stale = true;
             }
         }
@@ -233,7 +233,7 @@ impl GroupMachine {
         &self.marked
     }
 
-    pub(super) fn markers(&self, stripe: u64) -> [Donor; 2] {
+    pub(super) fn markers(&self, stripe: u64) -> Option<[Donor; 2]> {
         (self.configuration.markers)(&self.configuration.geometry, stripe)
     }
 
@@ -250,6 +250,11 @@ impl GroupMachine {
     /// Returns the geometry of the device.
     pub(crate) fn geometry(&self) -> RecordGeometry {
         self.configuration.geometry
+    }
+
+    /// Returns how many donors may be missing.
+    pub(super) fn losses_max(&self) -> usize {
+        self.configuration.geometry.losses_max()
     }
 
     /// Returns the time limits.
@@ -410,8 +415,12 @@ impl GroupMachine {
         (0..self.links.len()).filter(is_proof).count() >= self.proofs_needed()
     }
 
-    /// Returns how many donors must have confirmed that this client has the device.
+    /// Returns how many donors must have confirmed that this client has the device. Without redundancy none: a client that
+    /// takes it over owns every donor before it changes anything, and a donor answers its owner alone.
     pub(crate) fn proofs_needed(&self) -> usize {
+        if self.losses_max() == 0 {
+            return 0;
+        }
         let is_leaving = self.membership.standing.contains(&DonorStanding::Leaving);
         if self.is_whole() || is_leaving { 2 } else { 1 }
     }

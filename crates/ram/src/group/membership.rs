@@ -71,7 +71,13 @@ impl GroupMachine {
         if self.membership.replaced.is_some() && !planted(MirrorBug::MoveNotReverted) {
             return self.revert();
         }
-        if self.membership.is_creating || !others.clone().all(is_fine) {
+        if self.membership.is_creating {
+            return;
+        }
+        if self.losses_max() == 0 {
+            return self.wait_for(donor);
+        }
+        if !others.clone().all(is_fine) {
             return;
         }
         // With two donors: a donor whose record says that it is the only one would be trusted by an attaching client
@@ -93,8 +99,24 @@ impl GroupMachine {
         }
     }
 
+    /// Handles a donor of a device without redundancy that is late or failing. No other donor has what it has, so it is
+    /// waited for, on another connection; what it has lost is lost, whatever the others know.
+    fn wait_for(&mut self, donor: Donor) {
+        let late_us = self.late_us(donor);
+        let link = &mut self.links[donor];
+        link.troubles = 0;
+        if link.is_empty {
+            self.put_aside(donor);
+        } else if link.state == LinkState::Claimed && late_us >= self.configuration.times.patience_us / 2 {
+            self.disconnect(donor);
+            // It has been away since its last answer.
+            self.links[donor].down_since_us = self.now_us - late_us;
+        }
+    }
+
     /// Whether another donor may take the place of a trusted one now: every donor is trusted, serves this client, is not
-    /// late, and has stored the view. Only then nothing else hinders the others from being told.
+    /// late, and has stored the view. Only then nothing else hinders the others from being told. The only donor of a device
+    /// has no others: an attacher that knows only the former one would still believe it.
     pub fn may_replace(&self, donor: Donor) -> bool {
         let suspect_us = self.configuration.times.suspect_us;
         let is_well = |other: Donor| {
@@ -105,7 +127,7 @@ impl GroupMachine {
         };
         let is_serving = self.phase == GroupPhase::Open && self.now_us >= self.lenient_until_us;
         let is_told = self.membership.replaced.is_none() && self.is_view_stored();
-        donor < self.links.len() && is_serving && is_told && (0..self.links.len()).all(is_well)
+        donor < self.links.len() && self.links.len() > 1 && is_serving && is_told && (0..self.links.len()).all(is_well)
     }
 
     /// Another donor with the same memory takes the place of a trusted one. Until the others were told, an attacher
@@ -151,6 +173,14 @@ impl GroupMachine {
         self.membership.replaced.as_ref().is_some_and(|replaced| replaced.donor == donor)
     }
 
+    /// Counts a donor as out on which nothing depends.
+    fn put_aside(&mut self, donor: Donor) {
+        self.figures.left += 1;
+        self.decide(donor, DonorStanding::Out, MemberState::Left);
+        self.links[donor].left_us = self.now_us;
+        self.give_up_waiting(donor);
+    }
+
     fn put_out(&mut self, donor: Donor) {
         self.membership.replaced.take_if(|replaced| replaced.donor == donor);
         self.membership.standing[donor] = DonorStanding::Out;
@@ -166,10 +196,7 @@ impl GroupMachine {
     /// Handles the failure of a donor that is being filled. No data depends on it, so it is out at once.
     fn abort_rebuild(&mut self, donor: Donor) {
         self.membership.filling = None;
-        self.figures.left += 1;
-        self.decide(donor, DonorStanding::Out, MemberState::Left);
-        self.links[donor].left_us = self.now_us;
-        self.give_up_waiting(donor);
+        self.put_aside(donor);
         self.disconnect(donor);
     }
 
@@ -264,7 +291,7 @@ impl GroupMachine {
             match self.membership.standing[donor] {
                 DonorStanding::Trusted if self.links[donor].is_empty => {
                     let is_out = |standing: &DonorStanding| *standing != DonorStanding::Trusted;
-                    match self.membership.standing.iter().any(is_out) {
+                    match self.losses_max() > 0 && self.membership.standing.iter().any(is_out) {
                         true => self.lose(donor),
                         false => self.try_leave(donor),
                     }
@@ -297,7 +324,12 @@ impl GroupMachine {
         let is_there = matches!(link.state, LinkState::Read | LinkState::Claimed);
         let is_time = self.now_us >= link.left_us + self.configuration.times.rejoin_us;
         let others = self.membership.standing.iter().enumerate().filter(|(other, _)| *other != donor);
-        let are_trusted = others.clone().all(|(_, standing)| *standing == DonorStanding::Trusted);
+        let are_trusted = others.clone().all(|(_, standing)| match standing {
+            DonorStanding::Trusted => true,
+            // Without redundancy, the others have nothing that it needs.
+            DonorStanding::Out => self.losses_max() == 0,
+            _ => false,
+        });
         self.phase == GroupPhase::Open && is_there && is_time && are_trusted && self.is_view_stored_beside(donor)
     }
 
@@ -389,8 +421,9 @@ impl GroupMachine {
     /// Returns the record that a donor should have.
     fn record_for(&self, donor: Donor) -> DonorRecord {
         let geometry = self.configuration.geometry;
-        let mut dirty = StripeSet::none(geometry.stripes());
-        for stripe in self.marked.iter().filter(|stripe| self.markers(*stripe).contains(&donor)) {
+        let mut dirty = StripeSet::none(geometry.marks());
+        let is_marker = |stripe: &u64| self.markers(*stripe).is_some_and(|markers| markers.contains(&donor));
+        for stripe in self.marked.iter().filter(is_marker) {
             dirty.set(stripe, true);
         }
         let client = if self.is_final { 0 } else { self.configuration.client };

@@ -14,6 +14,8 @@
 //! 3. This client has the device if two donors (or one, if the other is left) have confirmed that within `lease_us`. A
 //!    client that could not fence a donor waits twice that time before it begins.
 //! 4. At most one donor is not trusted. If a second donor is lost, the blocks that only it had are lost.
+//! 5. Without redundancy, no donor is left that may still have its memory, 1, 3 and 4 say nothing, and one whose memory is
+//!    lost is out at once. A client needs no proof: a new one owns every donor before it changes anything.
 //!
 //! # What a donor is
 //! | standing | reads | writes | in the view | it ends when |

@@ -39,7 +39,7 @@ impl InPlaceMachine {
     /// Returns how long a mark stays after the last change. With parity and without a donor, a crash of the client
     /// would lose what that donor had of marked stripes, so a mark is removed soon.
     pub(super) fn clean_us(&self) -> Moment {
-        match self.rows.is_mirror() || self.group.is_whole() {
+        match self.rows.is_copied() || self.group.is_whole() {
             true => self.group.times().clean_us,
             false => 0,
         }
@@ -69,7 +69,9 @@ impl InPlaceMachine {
                 return false;
             }
             let own = self.rows.donor(piece.stripe, piece.members.start);
-            !serves(own, piece.stripe) && of_stripe().any(|donor| donor != own && !serves(donor, piece.stripe))
+            let has_others = self.rows.has_parity();
+            !serves(own, piece.stripe)
+                && (!has_others || of_stripe().any(|donor| donor != own && !serves(donor, piece.stripe)))
         };
         self.group.is_unprovable() || (0..operation.pieces.len()).any(is_beyond)
     }

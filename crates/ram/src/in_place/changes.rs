@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | difference | the written members and the parity | none of them is missing |
 //! | sum | the other data members | none of them is missing; nothing to read if all are written |
-//! | not at all | nothing | the parity is missing, or two members are |
+//! | not at all | nothing | the parity is missing, as always without redundancy, or two members are |
 
 use std::ops::Range;
 
@@ -60,8 +60,8 @@ impl InPlaceMachine {
     fn mark_rows(&mut self, operation: &mut InPlaceOperation) {
         operation.is_planned = true;
         let is_unmarked = matches!(operation.work, InPlaceWork::Trim) && planted(MirrorBug::TrimUnmarked);
-        for piece in &operation.pieces {
-            self.begin_marked(piece.stripe, !is_unmarked);
+        if self.rows.has_parity() {
+            operation.pieces.iter().for_each(|piece| self.begin_marked(piece.stripe, !is_unmarked));
         }
     }
 
@@ -70,7 +70,7 @@ impl InPlaceMachine {
     /// that was sent before may still arrive there.
     fn has_marks(&self, stripe: u64) -> bool {
         let is_left = |donor: usize| matches!(self.group.standing()[donor], DonorStanding::Out | DonorStanding::Lost);
-        let mut markers = self.rows.markers(stripe).into_iter().filter(|donor| !is_left(*donor));
+        let mut markers = self.rows.markers(stripe).into_iter().flatten().filter(|donor| !is_left(*donor));
         markers.all(|donor| self.group.is_claimed(donor) && self.group.is_marked(donor, stripe))
     }
 
@@ -197,7 +197,7 @@ impl InPlaceMachine {
         for (at, piece) in operation.pieces.iter().enumerate() {
             for member in piece.members.clone().chain([self.rows.parity()]) {
                 let donor = self.rows.donor(piece.stripe, member);
-                if self.is_target(donor, piece.stripe) {
+                if self.rows.all_members().contains(&member) && self.is_target(donor, piece.stripe) {
                     operation.parts.push(DonorPiece { donor, piece: at, state: PartState::Unsent });
                 }
             }
@@ -288,7 +288,7 @@ impl InPlaceMachine {
                 }
             }
             let blocks = range(self, self.rows.parity());
-            if self.rows.is_mirror() {
+            if self.rows.is_copied() {
                 continue;
             }
             match &piece.data {

@@ -32,7 +32,7 @@ impl InPlaceConfiguration {
         let rows = RowLayout::new(&self.geometry);
         for stripe in 0..u64::from(self.geometry.members).min(self.geometry.stripes()) {
             let mut donors: Vec<usize> = rows.donors(stripe).collect();
-            if !rows.is_mirror() {
+            if !rows.is_copied() {
                 donors.sort_unstable();
             }
             for (at, second) in donors.iter().enumerate() {

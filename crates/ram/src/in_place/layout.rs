@@ -4,12 +4,14 @@
 //! stripe are on different donors, and no two members share a byte of a donor.
 //!
 //! A stripe has *members* of one chunk each, on different donors: data members, which follow each other in the device, and
-//! the parity, which is the last member. A mirror has one data member, whose parity is its copy. A *column* is the blocks
-//! of all members at one place; columns are counted from 0 over all stripes. A change is cut into *rows*: ranges of
+//! the parity, which is the last member. A mirror has one data member, whose parity is its copy; without redundancy there
+//! is one data member and no parity, as if the donor of the parity were always missing. A *column* is the blocks of all
+//! members at one place; columns are counted from 0 over all stripes. A change is cut into *rows*: ranges of
 //! columns in which each data member is written wholly or not at all.
 //!
 //! | code | data members | member 0 of stripe `s` of `D` donors | other members | where on a donor |
 //! |---|---|---|---|---|
+//! | none | 1 | one of its zone's, in turn (`format::RowZones`) | none | the next chunk of that donor |
 //! | mirror | 1 | donor `s % D` | the next donor | row `s / D` has two chunks: one for each member |
 //! | parity | `D - 1` | donor `-s % D` | the next donors | chunk `s` |
 //!
@@ -17,11 +19,11 @@
 
 use std::ops::Range;
 
-use crate::format::{RecordGeometry, RedundancyCode};
+use crate::format::{RecordGeometry, RedundancyCode, RowZones};
 use crate::group::Donor;
 
 /// Returns the donors that store the dirty mark of a stripe.
-pub(super) fn markers(geometry: &RecordGeometry, stripe: u64) -> [Donor; 2] {
+pub(super) fn markers(geometry: &RecordGeometry, stripe: u64) -> Option<[Donor; 2]> {
     RowLayout::new(geometry).markers(stripe)
 }
 
@@ -38,6 +40,8 @@ pub(super) struct ParityRow {
 #[derive(Debug, Clone, Copy)]
 pub struct RowLayout {
     is_ring: bool,
+    /// The zones of a device without redundancy.
+    zones: Option<RowZones>,
     donors: u64,
     members: u64,
     chunk_blocks: u64,
@@ -49,12 +53,13 @@ pub struct RowLayout {
 impl RowLayout {
     /// Makes the placement of a device.
     pub fn new(geometry: &RecordGeometry) -> RowLayout {
-        let (donors, block_bytes) = (u64::from(geometry.members).max(2), u64::from(geometry.block_bytes));
-        let is_ring = geometry.code == RedundancyCode::Mirror;
+        let (donors, block_bytes) = (u64::from(geometry.members), u64::from(geometry.block_bytes));
+        let (is_ring, zones) = (geometry.code == RedundancyCode::Mirror, geometry.zones());
         RowLayout {
             is_ring,
+            zones,
             donors,
-            members: if is_ring { 1 } else { donors - 1 },
+            members: if is_ring || zones.is_some() { 1 } else { donors.saturating_sub(1).max(1) },
             chunk_blocks: (u64::from(geometry.chunk_bytes()) / block_bytes).max(1),
             block_bytes,
             stripes: geometry.stripes(),
@@ -62,19 +67,30 @@ impl RowLayout {
         }
     }
 
-    /// Returns the number of the parity among the members, which is the number of data members.
+    /// Returns the number of the parity among the members, which is the number of data members; without redundancy, no
+    /// donor has it.
     pub fn parity(&self) -> usize {
         self.members as usize
     }
 
-    /// Whether the parity is a copy of the only data member.
-    pub fn is_mirror(&self) -> bool {
+    /// Returns the numbers of the members that donors have.
+    pub fn all_members(&self) -> Range<usize> {
+        0..self.parity() + usize::from(self.has_parity())
+    }
+
+    /// Whether a stripe has a parity, which may be a copy.
+    pub fn has_parity(&self) -> bool {
+        self.zones.is_none()
+    }
+
+    /// Whether each member of a stripe is the same data: a mirror, or no redundancy.
+    pub fn is_copied(&self) -> bool {
         self.members == 1
     }
 
-    /// Returns all columns of the device. The last stripe of a mirror ends with the device.
+    /// Returns all columns of the device. The last stripe ends with the device if its members are copies.
     pub fn columns(&self) -> u64 {
-        if self.is_mirror() { self.blocks } else { self.stripes * self.chunk_blocks }
+        if self.is_copied() { self.blocks } else { self.stripes * self.chunk_blocks }
     }
 
     /// Returns the columns of a stripe.
@@ -87,13 +103,25 @@ impl RowLayout {
         if self.is_ring { turn } else { (self.donors - turn) % self.donors }
     }
 
+    /// Returns the zone of a stripe, its row there and its donor.
+    fn zoned(&self, zones: &RowZones, stripe: u64) -> Option<(usize, u64, Donor)> {
+        let (at, row, turn) = zones.locate(stripe)?;
+        Some((at, row, zones.iter().nth(at)?.donor(turn)?))
+    }
+
     /// Returns the donor of a member; the number of the parity is [`Self::parity`].
     pub fn donor(&self, stripe: u64, member: usize) -> Donor {
+        if let Some(zones) = &self.zones {
+            return self.zoned(zones, stripe).map_or(0, |(_, _, donor)| donor);
+        }
         ((self.first_donor(stripe) + member as u64) % self.donors) as Donor
     }
 
     /// Returns the member of a stripe that a donor has.
     pub fn member(&self, stripe: u64, donor: Donor) -> Option<usize> {
+        if self.zones.is_some() {
+            return (self.donor(stripe, 0) == donor).then_some(0);
+        }
         let member = (donor as u64 + self.donors - self.first_donor(stripe)) % self.donors;
         ((donor as u64) < self.donors && member <= self.members).then_some(member as usize)
     }
@@ -105,25 +133,36 @@ impl RowLayout {
 
     /// Returns the donors of the members of a stripe, in their order.
     pub fn donors(&self, stripe: u64) -> impl Iterator<Item = Donor> + '_ {
-        (0..=self.parity()).map(move |member| self.donor(stripe, member))
+        self.all_members().map(move |member| self.donor(stripe, member))
     }
 
-    /// Returns the donors that store the dirty mark of a stripe.
-    pub fn markers(&self, stripe: u64) -> [Donor; 2] {
-        [self.donor(stripe, self.parity()), self.donor(stripe, 0)]
+    /// Returns the donors that store the dirty mark of a stripe. Without redundancy there are no marks.
+    pub fn markers(&self, stripe: u64) -> Option<[Donor; 2]> {
+        self.has_parity().then(|| [self.donor(stripe, self.parity()), self.donor(stripe, 0)])
     }
 
     /// Returns the offset of a member's block in a column on the donor that has it. *Units*: bytes.
     pub fn offset(&self, column: u64, member: usize) -> u64 {
         let (stripe, inside) = (column / self.chunk_blocks, column % self.chunk_blocks);
-        let chunk = if self.is_ring { stripe / self.donors * (self.members + 1) + member as u64 } else { stripe };
+        let chunk = match &self.zones {
+            Some(zones) => self.zoned(zones, stripe).map_or(0, |(at, row, donor)| {
+                let earlier = zones.iter().take(at).filter(|zone| zone.has(donor));
+                earlier.map(|zone| u64::from(zone.rows)).sum::<u64>() + row
+            }),
+            None if self.is_ring => stripe / self.donors * (self.members + 1) + member as u64,
+            None => stripe,
+        };
         (chunk * self.chunk_blocks + inside) * self.block_bytes
     }
 
-    /// Returns the memory that the device needs on each donor. *Units*: bytes.
-    pub fn donor_bytes(&self) -> u64 {
-        let rows = if self.is_ring { self.stripes.div_ceil(self.donors) * (self.members + 1) } else { self.stripes };
-        rows * self.chunk_blocks * self.block_bytes
+    /// Returns the memory that the device needs on a donor. *Units*: bytes.
+    pub fn donor_bytes(&self, donor: Donor) -> u64 {
+        let chunks = match &self.zones {
+            Some(zones) => zones.stripes_on(donor),
+            None if self.is_ring => self.stripes.div_ceil(self.donors) * (self.members + 1),
+            None => self.stripes,
+        };
+        chunks * self.chunk_blocks * self.block_bytes
     }
 
     fn stripe_blocks(&self) -> u64 {
@@ -157,7 +196,7 @@ impl RowLayout {
         if blocks.is_empty() {
             return 0..0;
         }
-        if self.is_mirror() {
+        if self.is_copied() {
             return blocks.clone();
         }
         let last = blocks.end - 1;
@@ -227,7 +266,7 @@ mod tests {
     use super::*;
 
     fn layout(code: RedundancyCode, members: u16, chunk_blocks: u32, blocks: u64) -> RowLayout {
-        let data_members = if code == RedundancyCode::Mirror { 1 } else { u32::from(members - 1) };
+        let data_members = if code == RedundancyCode::Parity { u32::from(members - 1) } else { 1 };
         let stripe_bytes = chunk_blocks * 16 * data_members;
         let bytes = blocks * 16;
         RowLayout::new(&RecordGeometry { device: [0; 16], bytes, block_bytes: 16, stripe_bytes, members, code })
@@ -238,26 +277,32 @@ mod tests {
     fn stripe_members_use_different_donors() {
         let mirrors = (2..6).map(|members| layout(RedundancyCode::Mirror, members, 4, 211));
         let parities = (3..6).map(|members| layout(RedundancyCode::Parity, members, 4, 211));
-        for rows in mirrors.chain(parities) {
-            let mut parities = HashSet::new();
-            for stripe in 0..rows.donors {
+        let plain = [&[53][..], &[27, 27], &[3, 40, 10], &[1, 2, 50, 0]].map(|stripes| {
+            let zones = RowZones::of(stripes).unwrap().grown(&vec![1; stripes.len()]).unwrap();
+            layout(RedundancyCode::None(zones), stripes.len() as u16, 4, 211)
+        });
+        for rows in mirrors.chain(parities).chain(plain) {
+            let (mut parities, all) = (HashSet::new(), rows.all_members());
+            for stripe in 0..rows.stripes {
                 let donors: HashSet<Donor> = rows.donors(stripe).collect();
-                assert_eq!(donors.len(), rows.parity() + 1);
-                (0..=rows.parity())
+                assert_eq!(donors.len(), all.len());
+                all.clone()
                     .for_each(|member| assert_eq!(rows.member(stripe, rows.donor(stripe, member)), Some(member)));
-                assert_eq!((0..8).filter(|donor| rows.is_on(stripe, *donor)).count(), rows.parity() + 1);
-                parities.insert(rows.markers(stripe)[0]);
-                assert_ne!(rows.markers(stripe)[0], rows.markers(stripe)[1]);
+                assert_eq!((0..8).filter(|donor| rows.is_on(stripe, *donor)).count(), all.len());
+                if let Some([parity, first]) = rows.markers(stripe) {
+                    parities.insert(parity);
+                    assert_ne!(parity, first);
+                }
             }
-            assert_eq!(parities.len() as u64, rows.donors);
+            assert_eq!(parities.len() as u64, if rows.has_parity() { rows.donors } else { 0 });
             for block in 0..211 {
                 assert_eq!(rows.block(rows.column(block), rows.member_of(block)), block);
             }
             let mut used = HashSet::new();
             for column in 0..rows.columns() {
-                for member in 0..=rows.parity() {
+                for member in all.clone() {
                     let (donor, offset) = (rows.donor(rows.stripe(column), member), rows.offset(column, member));
-                    assert!(used.insert((donor, offset)) && offset + 16 <= rows.donor_bytes());
+                    assert!(used.insert((donor, offset)) && offset + 16 <= rows.donor_bytes(donor));
                 }
             }
         }

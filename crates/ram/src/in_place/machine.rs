@@ -73,6 +73,8 @@ pub struct InPlaceMachine {
     /// Whether every operation must be checked for progress.
     pub(super) has_changed: bool,
     pub(super) figures: InPlaceFigures,
+    /// The first block that was lost with a donor, without redundancy: no flush succeeds any more.
+    lost: Option<u64>,
     actions: VecDeque<MachineAction>,
     /// The requests without an answer, in the order in which they were sent.
     asked: BTreeMap<RequestId, InPlaceRequest>,
@@ -88,8 +90,8 @@ impl InPlaceMachine {
         let InPlaceConfiguration { geometry, client, intent, times, .. } = configuration;
         let rows = RowLayout::new(&geometry);
         let (columns, data_members) = (rows.columns(), rows.parity() as u64);
-        // The two copies of a mirror's block have one checksum.
-        let checked_blocks = if rows.is_mirror() { columns } else { columns * (data_members + 1) };
+        // The copies of a block have one checksum.
+        let checked_blocks = if rows.is_copied() { columns } else { columns * (data_members + 1) };
         let column_bytes = u64::from(geometry.block_bytes) * data_members;
         Ok(InPlaceMachine {
             group: GroupMachine::new(GroupConfiguration { geometry, markers, client, intent, times }, now_us)?,
@@ -109,6 +111,7 @@ impl InPlaceMachine {
             held: BTreeSet::new(),
             has_changed: false,
             figures: InPlaceFigures::default(),
+            lost: None,
             actions: VecDeque::new(),
             asked: BTreeMap::new(),
             next_tag: 1,
@@ -231,7 +234,10 @@ impl InPlaceMachine {
         }
         for news in self.group.take_news() {
             match news {
-                GroupNews::Out { donor } => self.excuse(donor),
+                GroupNews::Out { donor } => {
+                    self.note_loss(donor);
+                    self.excuse(donor);
+                }
                 GroupNews::Done { tag } => self.answered(tag, None),
                 GroupNews::Data { tag, data } => self.answered(tag, Some(data)),
                 GroupNews::Dropped { tag } => {
@@ -362,8 +368,19 @@ impl InPlaceMachine {
         self.begin(operation, locked, is_change);
     }
 
+    /// Notes that a donor lost its memory of a device without redundancy.
+    fn note_loss(&mut self, donor: Donor) {
+        if self.rows.has_parity() || self.lost.is_some() || planted(MirrorBug::FlushForgetsLoss) {
+            return;
+        }
+        let stripe = (0..self.group.geometry().stripes()).find(|stripe| self.is_on(*stripe, donor));
+        self.lost = stripe.map(|stripe| self.first_member(stripe).start);
+    }
+
     /// Answers a flush. What was answered before is stored on every donor that has to store it, and donors have no cache.
+    /// Without redundancy, what this client wrote may be lost with a donor; only the next client begins with what is there.
     fn flushed(&mut self, id: u64, refused: Option<DeviceError>) {
+        let refused = refused.or(self.lost.map(|block| DeviceError::Lost { block }));
         match refused {
             None => self.figures.completed += 1,
             Some(_) => self.figures.failed += 1,

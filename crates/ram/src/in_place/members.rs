@@ -57,6 +57,9 @@ impl InPlaceMachine {
 
     /// Returns what may be done with a member of a stripe.
     pub(super) fn access(&self, stripe: u64, member: usize) -> MemberAccess {
+        if !self.rows.all_members().contains(&member) {
+            return MemberAccess::Gone;
+        }
         let donor = self.rows.donor(stripe, member);
         match (self.is_readable(donor, stripe), self.is_target(donor, stripe)) {
             (true, _) => MemberAccess::Ready,
@@ -87,12 +90,12 @@ impl InPlaceMachine {
         (piece.blocks.end - piece.blocks.start) * u64::from(self.group.geometry().block_bytes)
     }
 
-    /// Returns the place of a member's block among the checksums: those of the parity follow those of the data. The two
-    /// copies of a mirror's block have one.
+    /// Returns the place of a member's block among the checksums: those of the parity follow those of the data. The
+    /// copies of a block have one.
     pub(super) fn checksum_at(&self, column: u64, member: usize) -> u64 {
-        match member == self.rows.parity() && !self.rows.is_mirror() {
+        match member == self.rows.parity() {
+            _ if self.rows.is_copied() => column,
             true => self.rows.columns() * self.rows.parity() as u64 + column,
-            false if self.rows.is_mirror() => column,
             false => self.rows.block(column, member),
         }
     }

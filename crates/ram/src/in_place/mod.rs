@@ -1,5 +1,6 @@
 //! The client of a network RAM disk that is changed in place, as a state machine without I/O: stripes of data members and
-//! a parity, which is a copy if there is one data member (a mirror).
+//! a parity, which is a copy if there is one data member (a mirror). A device without redundancy has one data member and
+//! no parity.
 //!
 //! Owns: the donors of each block, the order of overlapping operations, marks of stripes whose copies may differ,
 //! checksums. Promises: the invariants below. Leaves to others: the donors (`group`), connections, clocks, random numbers
@@ -46,6 +47,8 @@
 //!    client, one present donor knows every stripe whose parity may be wrong. If all its donors are there, its parity is
 //!    computed again. If one is missing, the only copy of a mirror counts; what a member of parity had cannot be known:
 //!    `lost`.
+//! 9. Without redundancy there are no marks, 5 and 6 say nothing, and all donors are needed to attach. A donor whose memory
+//!    is lost is out at once: its blocks are lost until they are written, and no flush of this client succeeds any more.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -58,9 +61,9 @@
 //! | `lost` | the bytes that stand for a lost block |
 //! | `dirty`, `checksums`, `operation` | marks, checksums, operations in progress |
 //!
-//! *Cost*: a read is one request. A write to a mirror is two. With more data members, a write of less than a row is two
-//! reads and two writes for one block, or fewer if the other members are fewer to read; a write of all data members reads
-//! nothing. If the stripe was not marked, two small requests more.
+//! *Cost*: a read is one request. A write without redundancy is one, a write to a mirror two. With more data members, a
+//! write of less than a row is two reads and two writes for one block, or fewer if the other members are fewer to read; a
+//! write of all data members reads nothing. If the stripe was not marked, two small requests more.
 
 mod access;
 #[cfg(test)]
@@ -95,6 +98,9 @@ mod operation;
 #[cfg(test)]
 #[path = "machine/parity.rs"]
 mod parity;
+#[cfg(test)]
+#[path = "machine/plain.rs"]
+mod plain;
 mod progress;
 mod reads;
 mod scrub;

@@ -12,7 +12,7 @@ impl InPlaceMachine {
         let mut at = 0;
         while at < operation.pieces.len() {
             let piece = &mut operation.pieces[at];
-            let asked = match self.rows.is_mirror() {
+            let asked = match self.rows.is_copied() {
                 true => self.ask_either(number, piece, at),
                 false => self.ask_piece(number, piece, at),
             };
@@ -94,8 +94,8 @@ impl InPlaceMachine {
         Ok(())
     }
 
-    /// Requests a piece of a mirror that has no data yet from the copy with less to do, or from the other one if the
-    /// first is late.
+    /// Requests a piece that has no data yet from the copy with less to do, or from the other one of a mirror if the first
+    /// is late.
     ///
     /// *Errors*: no copy is left that could have the data.
     fn ask_either(&mut self, number: u64, piece: &mut StripePiece, at: usize) -> Result<(), DeviceError> {
@@ -107,7 +107,7 @@ impl InPlaceMachine {
         if piece.data.is_some() || !piece.asked.iter().all(is_late) {
             return Ok(());
         }
-        let may_read: Vec<usize> = (0..=1).filter(|member| self.may_read(piece, *member)).collect();
+        let may_read: Vec<usize> = self.rows.all_members().filter(|member| self.may_read(piece, *member)).collect();
         if may_read.is_empty() {
             let block = piece.blocks.start;
             return Err(match piece.wrong.is_empty() {

@@ -13,7 +13,8 @@
 //! | not zero | none, or one that the others do not yield | several | the columns are doubtful: nothing is changed |
 //! | any | several, or one that the others do not yield | none | these blocks are lost |
 //!
-//! The two copies of a mirror's block have one checksum. A step waits for no late donor: it is dropped and tried again, so
+//! Without redundancy there is one member, which nothing contradicts but its checksum, and nothing yields. The two copies
+//! of a mirror's block have one checksum. A step waits for no late donor: it is dropped and tried again, so
 //! that the user's reads wait for it no longer than for any late answer. The scrub waits while a donor is not trusted.
 
 use std::ops::Range;
@@ -149,10 +150,10 @@ impl InPlaceMachine {
             if self.group.standing().iter().any(|standing| *standing != DonorStanding::Trusted) {
                 return self.end_step(number, operation, false);
             }
-            for member in 0..=self.rows.parity() {
+            for member in self.rows.all_members() {
                 self.ask_member(number, &mut operation.pieces[0], 0, member);
             }
-            if operation.pieces[0].read.len() <= self.rows.parity() {
+            if operation.pieces[0].read.len() < self.rows.all_members().len() {
                 self.operations.insert(number, operation);
                 return;
             }
@@ -207,7 +208,8 @@ impl InPlaceMachine {
             (0..members.len()).map(|member| self.checksums.is_right(at(self, member), &members[member])).collect();
         let wrong: Vec<usize> = (0..members.len()).filter(|member| known[*member] == Some(false)).collect();
         let unknown: Vec<usize> = (0..members.len()).filter(|member| known[*member].is_none()).collect();
-        let is_zero = sum_of(members, members.len()).iter().all(|byte| *byte == 0);
+        let has_parity = self.rows.has_parity();
+        let is_zero = !has_parity || sum_of(members, members.len()).iter().all(|byte| *byte == 0);
         let is_yielded =
             |member: usize| self.checksums.is_right(at(self, member), &sum_of(members, member)) != Some(false);
         match (&wrong[..], &unknown[..]) {
@@ -217,7 +219,7 @@ impl InPlaceMachine {
                 }
                 ColumnVerdict::Right
             }
-            ([wrong], _) if is_yielded(*wrong) => ColumnVerdict::Wrong(*wrong),
+            ([wrong], _) if has_parity && is_yielded(*wrong) => ColumnVerdict::Wrong(*wrong),
             ([], [unknown]) => ColumnVerdict::Wrong(*unknown),
             ([_], [_, ..]) | ([], _) => ColumnVerdict::Doubtful,
             // Of a mirror, both members are one block.

@@ -30,7 +30,7 @@ impl InPlaceMachine {
     pub(super) fn resync_to(&self, stripe: u64) -> Option<Donor> {
         let is_trusted = |donor: &Donor| self.group.standing()[*donor] == DonorStanding::Trusted;
         let parity_donor = self.rows.donor(stripe, self.rows.parity());
-        if self.rows.is_mirror() {
+        if self.rows.is_copied() {
             // The only copy that is left is right.
             return self.rows.donors(stripe).all(|donor| is_trusted(&donor)).then_some(parity_donor);
         }
@@ -54,6 +54,10 @@ impl InPlaceMachine {
             return true;
         }
         let Some(member) = self.rows.member(piece.stripe, to) else { return false };
+        if !self.rows.has_parity() {
+            self.lose_piece(piece);
+            return true;
+        }
         let lost = match self.sources(number, piece, member, why) {
             CopySources::Wait => return true,
             CopySources::TooFew => return false,
@@ -70,6 +74,17 @@ impl InPlaceMachine {
         }
         piece.data = Some(sum.into());
         true
+    }
+
+    /// Without redundancy, nobody yields what a donor had: its blocks are lost until they are written.
+    fn lose_piece(&mut self, piece: &mut StripePiece) {
+        let bytes = self.lost_member(piece, 0);
+        self.figures.lost_blocks += piece.blocks.end - piece.blocks.start;
+        if !planted(MirrorBug::LostAsZeroes) {
+            self.checksums.wrote(self.columns(piece).start, &bytes);
+        }
+        let zeroes = planted(MirrorBug::LostAsZeroes).then(|| vec![0; bytes.len()]);
+        piece.data = Some(zeroes.unwrap_or(bytes).into());
     }
 
     /// Computes a member for a rebuild although the others do not yield it: some return wrong bytes. In each such column
@@ -148,7 +163,7 @@ impl InPlaceMachine {
         let is_unsettled = |other: &usize| self.access(piece.stripe, *other) == MemberAccess::Unsettled;
         let gone: Vec<usize> = missing.iter().copied().filter(is_gone).collect();
         let is_wrong = |other: &usize| piece.wrong.contains(&self.rows.donor(piece.stripe, *other));
-        let may_lose = why == CopyReason::Resync && member == self.rows.parity() && !self.rows.is_mirror();
+        let may_lose = why == CopyReason::Resync && member == self.rows.parity() && !self.rows.is_copied();
         let has_wrong = missing.iter().any(is_wrong);
         if has_wrong && why == CopyReason::Rebuild && !piece.asked.is_empty() {
             // A rebuild may have to do with what all others return.
@@ -189,7 +204,7 @@ impl InPlaceMachine {
     /// is copied. If both have some, each block comes from the copy in which it is not damaged, and stays so if it is in
     /// both. *Returns* whether the copy can go on.
     pub(super) fn take_other_copy(&mut self, number: u64, piece: &mut StripePiece, to: Donor) -> bool {
-        if !self.rows.is_mirror() || piece.wrong.is_empty() {
+        if !self.rows.is_copied() || piece.wrong.is_empty() {
             return false;
         }
         let Some(own) = self.rows.member(piece.stripe, to) else { return false };

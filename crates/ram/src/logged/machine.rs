@@ -120,7 +120,7 @@ impl ParityLogMachine {
         let (client, intent, times) = (configuration.client, configuration.intent, configuration.times);
         let geometry = configuration.geometry();
         // A log marks no stripes.
-        let base = GroupConfiguration { geometry, markers: |_, _| [0, 0], client, intent, times };
+        let base = GroupConfiguration { geometry, markers: |_, _| None, client, intent, times };
         let placement = match LogPlacement::restore(configuration.layout.clone(), std::iter::empty()) {
             Ok(placement) => placement,
             Err(error) => unreachable!("the layout was checked: {error}"),

@@ -146,8 +146,10 @@ impl<L: SimulatedLayout> RamWorld<L> {
             FillingFault::Kill => self.network.plan(self.now_us(), RamNetworkEvent::Kill { client }),
             FillingFault::SecondLoss => {
                 self.coverage.met("second loss while a donor is filled", 1);
-                (self.is_lossy, self.lost_client) = (true, Some(client));
-                self.faults.ends_us = self.now_us() + LOSSY_US;
+                if !self.layout.knows_losses() {
+                    (self.is_lossy, self.lost_client) = (true, Some(client));
+                    self.faults.ends_us = self.now_us() + LOSSY_US;
+                }
                 let other = others[self.random.below(others.len() as u64) as usize];
                 self.lose_memory(other, MILLISECOND);
             }

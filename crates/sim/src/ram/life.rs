@@ -15,6 +15,9 @@ use super::world::{RamRunStage, RamWorld, SimulatedLayout};
 impl<L: SimulatedLayout> RamWorld<L> {
     /// Starts a client and makes it current.
     pub fn start(&mut self, intent: MachineIntent) {
+        if let MachineIntent::Attach { take_over, .. } = intent {
+            L::before_attach(self, take_over);
+        }
         let id = self.random.bits() | 1;
         let mut client = RamClientModel::new(L::machine(self, id, intent), id, self.donors.len());
         client.kill_at = self.faults.kill_at.take();
@@ -57,6 +60,7 @@ impl<L: SimulatedLayout> RamWorld<L> {
         if client != self.current {
             return;
         }
+        self.is_lossy |= self.layout.is_gone();
         if self.is_lossy {
             self.stage = RamRunStage::Done;
             return;

@@ -1,4 +1,4 @@
-//! A network RAM disk with redundancy, under a seeded network, clock, crashes and faults.
+//! A network RAM disk under a seeded network, clock, crashes and faults.
 //!
 //! Owns: a run, and the report of many runs. `donor`: the donor's side; `network`: messages in virtual time; `client`:
 //! a machine and the operations of its user; `life`: the starts and ends of clients; `user`: the calls of users;
@@ -18,7 +18,7 @@ pub(crate) mod network;
 mod user;
 mod world;
 
-use nectary_ram::format::RedundancyCode;
+use nectary_ram::format::{RedundancyCode, RowZones};
 use nectary_ram::logged::planted as log;
 use nectary_ram::placement::{RedundancyPolicy, planted as placement};
 use nectary_ram::planted::{self as in_place_bugs, MirrorBug};
@@ -55,6 +55,7 @@ impl RamBug {
     pub fn all(policy: RedundancyPolicy) -> Vec<RamBug> {
         let in_place = |bugs: &[MirrorBug]| bugs.iter().copied().map(RamBug::InPlace).collect();
         match policy {
+            RedundancyPolicy::None => return in_place(&MirrorBug::PLAIN),
             RedundancyPolicy::Mirror => return in_place(&MirrorBug::ALL),
             RedundancyPolicy::Parity => return in_place(&MirrorBug::PARITY),
             _ => {}
@@ -145,7 +146,7 @@ impl RamSimulationReport {
     }
 }
 
-/// Runs one seed with a policy that protects blocks.
+/// Runs one seed.
 pub fn run(seed: u64, policy: RedundancyPolicy, report: &mut RamSimulationReport) {
     match code_in_place(policy) {
         Some(code) => run_world(RamWorld::in_place(seed, code), report),
@@ -153,9 +154,10 @@ pub fn run(seed: u64, policy: RedundancyPolicy, report: &mut RamSimulationReport
     }
 }
 
-/// The redundancy code of a policy that changes blocks in place.
+/// The redundancy code of a policy that changes blocks in place; the run draws the zones of one without redundancy.
 fn code_in_place(policy: RedundancyPolicy) -> Option<RedundancyCode> {
     match policy {
+        RedundancyPolicy::None => Some(RedundancyCode::None(RowZones::default())),
         RedundancyPolicy::Mirror => Some(RedundancyCode::Mirror),
         RedundancyPolicy::Parity => Some(RedundancyCode::Parity),
         _ => None,

@@ -100,6 +100,15 @@ pub trait SimulatedLayout: Sized {
     fn heal(world: &mut RamWorld<Self>);
     /// Describes damage that the scrub still has to find.
     fn damaged(&self) -> Option<String>;
+    /// Whether one donor more may lose its memory without ending the run: the layout knows which blocks are lost.
+    fn knows_losses(&self) -> bool {
+        false
+    }
+    /// Whether no client can attach the device any more, because a donor's memory is lost.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// Whether damage stays, because the run has damaged more than the policy survives.
     fn damage_stays(&self) -> bool {
         false
@@ -116,6 +125,8 @@ pub trait SimulatedLayout: Sized {
     fn before_operation(_world: &mut RamWorld<Self>) {}
     /// A donor is about to lose its memory.
     fn before_loss(_world: &mut RamWorld<Self>, _donor: usize) {}
+    /// A client is about to attach.
+    fn before_attach(_world: &mut RamWorld<Self>, _take_over: bool) {}
     /// The former donor has its place again.
     fn restored(_world: &mut RamWorld<Self>, _client: ClientId, _donor: usize) {}
     /// Whether the connection of a request breaks while the donor executes it.

@@ -87,7 +87,7 @@ fn geometry_of(layout: &PlacementSettings, formers: Formers, seed: u64) -> Recor
 pub fn donor_bytes(geometry: &RecordGeometry) -> u64 {
     match ParityLogConfiguration::shape_of(geometry) {
         Some(shape) => DonorAreas::new(&shape).donor_bytes,
-        None => owner::donor_bytes(geometry),
+        None => owner::donor_bytes(geometry, 0),
     }
 }
 

@@ -10,6 +10,7 @@ mod fleet_simulation;
 mod ram_log_simulation;
 mod ram_moves;
 mod ram_parity_simulation;
+mod ram_plain_simulation;
 mod ram_simulation;
 mod store_admission;
 mod store_concurrent;

@@ -3,6 +3,8 @@
 //! Owns: the common interface of both, and making each. Leaves to others: every decision (`group`, `in_place`, `logged`).
 
 use super::report::{DeviceCounts, LogCounts};
+use crate::donor::BLOCK_BYTES;
+use crate::format::FormatError;
 use crate::format::RecordGeometry;
 use crate::format::slots::DonorAreas;
 use crate::group::{
@@ -11,7 +13,6 @@ use crate::group::{
 use crate::in_place::{InPlaceConfiguration, InPlaceMachine, InPlacePhase, RowLayout};
 use crate::logged::{ParityLogConfiguration, ParityLogMachine, ParityLogPhase};
 use crate::scrub::ScrubProgress;
-use crate::{donor, format::FormatError};
 
 /// The interface of a machine for its owner.
 pub trait DeviceMachine: Send {
@@ -137,10 +138,10 @@ pub fn machine(
     Ok(Box::new(ParityLogMachine::new(configuration, now_us)?))
 }
 
-/// Returns the size of a device's part on each donor. *Units*: bytes.
-pub fn donor_bytes(geometry: &RecordGeometry) -> u64 {
+/// Returns the size of a device's part on a donor. *Units*: bytes.
+pub fn donor_bytes(geometry: &RecordGeometry, donor: Donor) -> u64 {
     match ParityLogConfiguration::shape_of(geometry) {
-        Some(shape) => DonorAreas::new(&shape).donor_bytes.next_multiple_of(u64::from(donor::BLOCK_BYTES)),
-        None => RowLayout::new(geometry).donor_bytes(),
+        Some(shape) => DonorAreas::new(&shape).donor_bytes.next_multiple_of(u64::from(BLOCK_BYTES)),
+        None => RowLayout::new(geometry).donor_bytes(donor),
     }
 }

@@ -103,13 +103,12 @@ pub(super) async fn start(
         let (kind, detail) = describe(refusal, &names);
         (kind, detail)
     };
-    let donor_bytes = donor_bytes(&geometry);
     let machine = machine(geometry, labels.clone(), client, intent, times, 0)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
     let (mut owner, mut handle) = DeviceOwner::new(options, machine, targets, places, labels, geometry, REQUESTS_MAX);
     owner.spares = SpareDonors::new(spares, used, answering);
-    let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
+    let recovered_bytes = if geometry.is_log() { donor_bytes(&geometry, 0) * u64::from(geometry.members) } else { 0 };
     let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);
     let mut tasks = JoinSet::new();
     tasks.spawn(owner.run());

@@ -102,8 +102,8 @@ pub(super) enum OwnerTaskResult {
 pub struct DeviceOwner {
     pub(super) machine: Box<dyn DeviceMachine>,
     pub(super) peers: Vec<DonorPeer>,
-    /// The size of the device on each donor, in bytes.
-    pub(super) donor_bytes: u64,
+    /// The size of the device on each donor, by position, in bytes.
+    pub(super) donor_bytes: Vec<u64>,
     pub(super) places: Vec<usize>,
     /// As given.
     pub(super) options: RamOptions,
@@ -179,7 +179,7 @@ impl DeviceOwner {
         let owner = DeviceOwner {
             machine,
             peers,
-            donor_bytes: donor_bytes(&geometry),
+            donor_bytes: (0..usize::from(geometry.members)).map(|donor| donor_bytes(&geometry, donor)).collect(),
             places,
             options: options.clone(),
             spec,
@@ -346,7 +346,7 @@ impl DeviceOwner {
     pub(super) fn connect(&mut self, donor: Donor, pause: Duration) {
         let peer = &mut self.peers[donor];
         peer.epoch += 1;
-        let (target, epoch, bytes) = (peer.target.clone(), peer.epoch, self.donor_bytes);
+        let (target, epoch, bytes) = (peer.target.clone(), peer.epoch, self.donor_bytes[donor]);
         self.work.spawn(async move {
             tokio::time::sleep(pause).await;
             OwnerTaskResult::Connected(donor, epoch, target.connect(epoch, Some(bytes)).await)

@@ -44,7 +44,7 @@ pub async fn grow(options: &RamOptions, bytes: u64) -> Result<DeviceShares, Erro
     let before = placed.geometry;
     let after = grown(&before, bytes).map_err(|detail| error(options, DeviceErrorKind::Invalid, detail))?;
     if after != before {
-        check_room(options, &seen, &placed, donor_bytes(&after))?;
+        check_room(options, &seen, &placed, &after)?;
         for (position, place) in placed.places.iter().enumerate() {
             make_room(&seen[*place], &before, &after, position)
                 .await
@@ -63,7 +63,7 @@ pub async fn grow(options: &RamOptions, bytes: u64) -> Result<DeviceShares, Erro
     let (OwnerHandle { commands, reports, .. }, _owner) = start(options, client, intent, placed, seen).await?;
     // If a donor cannot be told, the device has grown nevertheless: the next client begins as after a crash.
     let _ = give_up(&commands, reports).await;
-    let shares = vec![donor_bytes(&after); usize::from(after.members)];
+    let shares = (0..usize::from(after.members)).map(|donor| donor_bytes(&after, donor)).collect();
     Ok(DeviceShares { id: options.id.clone(), size_bytes: after.bytes, redundancy: options.redundancy, shares })
 }
 
@@ -137,8 +137,14 @@ fn grown_log(before: &RecordGeometry, log: &LogShape, bytes: u64) -> Result<LogS
 
 /// Checks that every donor has enough free memory, and may give so much to one device. *Errors*: [`DeviceErrorKind::Full`]
 /// names those that do not.
-fn check_room(options: &RamOptions, seen: &[SurveyResult], placed: &DeviceDonors, part: u64) -> Result<(), Error> {
-    let lacks = |place: &usize| {
+fn check_room(
+    options: &RamOptions,
+    seen: &[SurveyResult],
+    placed: &DeviceDonors,
+    after: &RecordGeometry,
+) -> Result<(), Error> {
+    let lacks = |(position, place): (Donor, &usize)| {
+        let part = donor_bytes(after, position);
         let there = seen[*place].state.as_ref().ok()?;
         let has = part_bytes(there).checked_next_multiple_of(PROMISE_BYTES).unwrap_or(u64::MAX);
         let needed = part.next_multiple_of(PROMISE_BYTES).saturating_sub(has);
@@ -150,7 +156,7 @@ fn check_room(options: &RamOptions, seen: &[SurveyResult], placed: &DeviceDonors
         }
         (free < needed).then(|| format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)))
     };
-    let lacking: Vec<String> = placed.places.iter().filter_map(lacks).collect();
+    let lacking: Vec<String> = placed.places.iter().enumerate().filter_map(lacks).collect();
     if lacking.is_empty() {
         return Ok(());
     }
@@ -169,8 +175,11 @@ async fn make_room(
     let used = "another client uses it at this moment: detach it there, then give the command again";
     let Ok(there) = &donor.state else { return Err(failed("it does not answer any more".to_owned())) };
     before_durable_step().await;
-    let reached =
-        donor.target.connect(EPOCHS + 1, Some(donor_bytes(after))).await.map_err(|away| failed(away.reason()))?;
+    let reached = donor
+        .target
+        .connect(EPOCHS + 1, Some(donor_bytes(after, position)))
+        .await
+        .map_err(|away| failed(away.reason()))?;
     let device = &reached.device;
     let (now, is_owned) = area(device).await.map_err(failed)?;
     let record = DonorRecord::decode(&now).map_err(|error| failed(format!("the record of the device: {error}")))?;
@@ -185,7 +194,7 @@ async fn make_room(
         DonorRequestOutcome::Answered(_) => return Err((DeviceErrorKind::Busy, used.to_owned())),
         DonorRequestOutcome::Lost(reason) => return Err(failed(reason)),
     }
-    let behind = donor_bytes(before)..window(device);
+    let behind = donor_bytes(before, position)..window(device);
     for range in added(before, position).into_iter().chain(std::iter::once(behind)) {
         before_durable_step().await;
         trim(device, range).await.map_err(failed)?;
@@ -204,10 +213,10 @@ fn added(before: &RecordGeometry, position: Donor) -> Vec<Range<u64>> {
     }
     let (rows, chunk_bytes) = (RowLayout::new(before), u64::from(before.chunk_bytes()));
     let Some(member) = rows.member(stripe, position) else { return Vec::new() };
-    let kept = match member == rows.parity() && !rows.is_mirror() {
+    let kept = match member == rows.parity() && !rows.is_copied() {
         true if planted(Bug::ParityTrimmed) => 0,
         true => chunk_bytes,
-        false if rows.is_mirror() => used,
+        false if rows.is_copied() => used,
         false => used.saturating_sub(member as u64 * chunk_bytes).min(chunk_bytes),
     };
     let begins_at = rows.offset(rows.columns_of(stripe).start, member);

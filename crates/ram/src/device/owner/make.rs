@@ -70,14 +70,14 @@ pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
         _ => mirror_geometry(options, bytes)?,
     };
     let members = geometry.members;
-    let part = donor_bytes(&geometry);
+    let part = |donor: usize| donor_bytes(&geometry, donor);
     // Spares get nothing before they take a place.
     let alone = RamOptions { spares: Vec::new(), ..options.clone() };
     let mut seen = look(&alone, client).await;
     // A donor frees a part that was deleted when the last connection to it has ended.
     for _ in 0..LEFT_LOOKS_MAX {
-        let is_left = |donor: &SurveyResult| matches!(&donor.state, Ok(there) if DonorRecord::is_absent(&there.area) && part_bytes(there) != part);
-        if !seen.iter().any(is_left) {
+        let is_left = |(at, donor): (usize, &SurveyResult)| matches!(&donor.state, Ok(there) if DonorRecord::is_absent(&there.area) && part_bytes(there) != part(at));
+        if !seen.iter().enumerate().any(is_left) {
             break;
         }
         drop(seen);
@@ -86,8 +86,8 @@ pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
     }
     check_makes(options, &seen)?;
     let (mut away, mut taken, mut small) = (Vec::new(), Vec::new(), Vec::new());
-    for donor in &seen {
-        let name = donor.name();
+    for (at, donor) in seen.iter().enumerate() {
+        let (name, part) = (donor.name(), part(at));
         match &donor.state {
             Ok(SurveyedDonor { area, .. }) if !DonorRecord::is_absent(area) && is_ready(area) => {
                 taken.push(format!("{name}: it has the device already"));
@@ -112,7 +112,7 @@ pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
         return fail(DeviceErrorKind::Busy, format!("{}; {remedy}", taken.join("; ")));
     }
     if !small.is_empty() {
-        let (size, needed) = (format_size(bytes), format_size(part.next_multiple_of(PROMISE_BYTES)));
+        let (size, needed) = (format_size(bytes), format_size(part(0).next_multiple_of(PROMISE_BYTES)));
         let detail = format!(
             "{size} with redundancy={} need {needed} on each donor; too little is free on {}",
             options.redundancy.name(),
@@ -132,7 +132,7 @@ pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
         start(options, client, MachineIntent::Create, DeviceDonors { geometry, places }, seen).await?;
     // If a donor cannot be told, the device is made nevertheless: the first client begins as after a crash.
     let _ = give_up(&commands, reports).await;
-    let (redundancy, shares) = (options.redundancy, vec![part; usize::from(members)]);
+    let (redundancy, shares) = (options.redundancy, (0..usize::from(members)).map(part).collect());
     Ok(DeviceShares { id: options.id.clone(), size_bytes: bytes, redundancy, shares })
 }
 

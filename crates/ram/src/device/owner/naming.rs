@@ -61,7 +61,7 @@ impl DeviceOwner {
     pub(super) fn answer_spares(&self, command: OwnerCommand) {
         let OwnerCommand::Spares { old, reply } = command else { return };
         let spares = &self.spares;
-        let answer = self.position(&old).map(|_| (spares.list.clone(), spares.used.clone(), self.donor_bytes));
+        let answer = self.position(&old).map(|at| (spares.list.clone(), spares.used.clone(), self.donor_bytes[at]));
         let _ = reply.send(answer);
     }
 }

@@ -68,7 +68,7 @@ impl DeviceOwner {
             (name, members[other].incarnation, self.labels[other].clone())
         });
         let kept: Vec<(String, u64, String)> = kept.collect();
-        let (bytes, present) = (self.donor_bytes, self.present());
+        let (bytes, present) = (self.donor_bytes[donor], self.present());
         let plan = MovePlan::new(donor, bytes, PART_BYTES, self.now_us());
         let number = self.mover.begin(plan, former.is_none(), MoveSides::new(target.clone(), epoch, reply));
         self.work.spawn(async move {

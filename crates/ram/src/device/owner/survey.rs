@@ -17,7 +17,7 @@ use crate::device::address::DonorAddress;
 use crate::device::together::together;
 use crate::device::{RamOptions, Redundancy};
 use crate::donor::page::DonorPage;
-use crate::format::{DonorRecord, RecordGeometry, RecordStamp};
+use crate::format::{DonorRecord, RecordGeometry, RecordStamp, RedundancyCode};
 use crate::group::{AttachRefusal, DonorContent, DonorReply, DonorRequest, merge};
 use crate::placement::RedundancyPolicy;
 
@@ -174,8 +174,11 @@ pub fn check_makes(options: &RamOptions, seen: &[SurveyResult]) -> Result<(), Er
 
 /// Returns the redundancy of a device.
 fn redundancy_of(geometry: &RecordGeometry) -> Redundancy {
-    if geometry.is_parity() {
-        return Redundancy::Parity;
+    match geometry.code {
+        RedundancyCode::None(_) => return Redundancy::None,
+        RedundancyCode::Mirror => return Redundancy::Mirror,
+        RedundancyCode::Parity => return Redundancy::Parity,
+        RedundancyCode::Log(_) => {}
     }
     let policies = RedundancyPolicy::ALL.into_iter().filter(|policy| !policy.is_in_place());
     let found = geometry.log().and_then(|log| policies.into_iter().find(|policy| *policy as u32 == log.policy));
@@ -270,7 +273,7 @@ pub fn place(options: &RamOptions, seen: &[SurveyResult]) -> Result<DeviceDonors
             continue;
         }
         let part = donor.state.as_ref().ok().map(part_bytes);
-        if part < Some(donor_bytes(&record.geometry)) {
+        if part < Some(donor_bytes(&record.geometry, position)) {
             problems.push(format!("{}: its part of the device is as long as that of another one", donor.name()));
         } else if !record.geometry.is_same_device(&geometry) {
             problems.push(format!("{}: its device \"{id}\" is another one, made at another time", donor.name()));

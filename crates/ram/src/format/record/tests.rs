@@ -65,6 +65,32 @@ fn record_survives_its_bytes() {
     assert_eq!(bytes.len(), 104 + 3 * 24 + 1 + 8);
 }
 
+/// The record of a device without redundancy has its zones and no marks.
+#[test]
+fn plain_record_round_trips() {
+    let zones = RowZones::of(&[1, 3, 2]).unwrap();
+    let geometry = RecordGeometry { code: RedundancyCode::None(zones), ..record().geometry };
+    let plain = DonorRecord { geometry, dirty: StripeSet::none(0), ..record() };
+    let bytes = plain.encode();
+    assert_eq!((DonorRecord::decode(&bytes).unwrap(), geometry.losses_max()), (plain.clone(), 0));
+    assert_eq!(bytes.len(), 104 + 3 * 24 + ZONES_BYTES + 8);
+    let at = 104 + 3 * 24;
+    // A donor that the device does not have, no rows, too few rows, a reserved word.
+    for (at, byte) in [(at, 15), (at + 8, 0), (at + 24, 0), (at + 12, 1)] {
+        let mut bad = bytes.clone();
+        bad[at] = byte;
+        seal(&mut bad);
+        assert!(matches!(DonorRecord::decode(&bad), Err(FormatError::Range { what: "zones", .. })), "{at}");
+    }
+    let grown =
+        RecordGeometry { bytes: 80 << 10, code: RedundancyCode::None(zones.grown(&[1, 1, 2]).unwrap()), ..geometry };
+    assert!(grown.check().is_ok() && geometry.may_become(&grown) && !grown.may_become(&geometry));
+    let members = 64;
+    let most = RecordGeometry { members, code: RedundancyCode::None(RowZones::of(&[1; 64]).unwrap()), ..geometry };
+    assert!(most.check().is_ok() && RecordGeometry { members: 65, ..most }.check().is_err());
+    assert!(RecordGeometry { code: RedundancyCode::Mirror, ..most }.check().is_err());
+}
+
 /// A record with a log is read back, and values out of bounds are refused with the name of the field.
 #[test]
 fn log_record_round_trips() {

@@ -7,10 +7,12 @@
 //! With more than two donors, at most one may be missing, so at least one of the donors that stored the view is
 //! present. With two donors, the one that is present must have stored that view itself, or the user must confirm. A
 //! view that only some donors stored is adopted: nothing was acknowledged under it yet, and the donor that it excludes
-//! has nothing that the others lack.
+//! has nothing that the others lack. Without redundancy every donor has the only copy of its blocks, so all must be
+//! present.
 
 use super::error::AttachRefusal;
 use crate::format::{DonorRecord, MemberState, MembershipView};
+use crate::planted::{MirrorBug, planted};
 
 /// The content found on a donor.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +55,9 @@ pub fn merge(found: &[DonorContent<'_>], trust_remaining: bool) -> Result<Merged
     let records = || (0..found.len()).filter_map(record);
     let newest = records().filter(|(record, _)| record.is_ready).max_by_key(|(record, _)| record.view.number());
     let missing = |trusted: &[bool]| (0..found.len()).filter(|&position| !trusted[position]).collect::<Vec<_>>();
-    let needed = found.len() - 1;
+    let losses_max = records().next().map_or(1, |(record, _)| record.geometry.losses_max());
+    let losses_max = if planted(MirrorBug::MissingBelieved) { 1 } else { losses_max };
+    let needed = found.len().saturating_sub(losses_max).max(1);
     let Some((newest, _)) = newest else {
         let found_records = records().count();
         let is_all = !found.iter().any(|found| matches!(found, DonorContent::Missing));

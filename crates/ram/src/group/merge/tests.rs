@@ -1,7 +1,7 @@
 //! The rule for attaching, case by case.
 
 use super::*;
-use crate::format::{RecordGeometry, RecordStamp, RedundancyCode, StripeSet, ViewMember};
+use crate::format::{RecordGeometry, RecordStamp, RedundancyCode, RowZones, StripeSet, ViewMember};
 
 /// Makes a record for a position, whose view has these states: P present, L left, R rebuilding.
 fn record(position: u16, number: (u64, u64), states: &str) -> DonorRecord {
@@ -87,6 +87,28 @@ fn earlier_incarnation_is_not_trusted() {
     assert_eq!(merge(&[found(&a), found(&b), other], false).unwrap().trusted, [true, true, false]);
     c.view.members[2].joined = 0;
     assert_eq!(merge(&[found(&a), found(&b), found(&c)], false).unwrap().trusted, [true, true, false]);
+}
+
+/// Without redundancy every donor is needed, whatever the user confirms.
+#[test]
+fn merge_needs_all_without_redundancy() {
+    for count in 1..4 {
+        let plain = |position: usize| {
+            let mut record = record(position as u16, (1, 4), &"P".repeat(count));
+            record.geometry.code = RedundancyCode::None(RowZones::of(&vec![5; count]).unwrap());
+            record
+        };
+        let records: Vec<DonorRecord> = (0..count).map(plain).collect();
+        let all: Vec<DonorContent<'_>> = records.iter().map(found).collect();
+        assert_eq!(merge(&all, false).unwrap().trusted, vec![true; count]);
+        for missing in 0..count {
+            for content in [DonorContent::Missing, DonorContent::Empty] {
+                let mut rest = all.clone();
+                rest[missing] = content;
+                assert!(merge(&rest, true).is_err(), "{count} donors without {missing}");
+            }
+        }
+    }
 }
 
 /// Empty donors are an error and never an empty device.

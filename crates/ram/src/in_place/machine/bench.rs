@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::format::{DonorRecord, RecordGeometry, RedundancyCode};
+use crate::format::{DonorRecord, RecordGeometry, RedundancyCode, RowZones};
 use crate::group::{
     DeviceError, Donor, DonorReply, DonorRequest, LinkState, MachineAction, MachineEvent, MachineIntent, MachineTimes,
     RequestId, UserRequest,
@@ -57,6 +57,12 @@ impl MirrorBench {
     /// The same with parity in place.
     pub fn with_parity(donors: usize) -> MirrorBench {
         MirrorBench { code: RedundancyCode::Parity, ..MirrorBench::new(donors) }
+    }
+
+    /// The same without redundancy, with so many stripes on each donor.
+    pub fn without_redundancy(stripes: &[u32]) -> MirrorBench {
+        let code = RedundancyCode::None(RowZones::of(stripes).unwrap());
+        MirrorBench { code, ..MirrorBench::new(stripes.len()) }
     }
 
     pub fn geometry(&self, device: u8) -> RecordGeometry {

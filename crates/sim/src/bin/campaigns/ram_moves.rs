@@ -26,7 +26,7 @@ pub struct RamMovesOptions {
     #[command(flatten)]
     shared: CampaignOptions,
     /// mirror, parity, parity-log, parity-cache or adaptive
-    #[arg(long, default_value = "mirror", value_parser = crate::ram_simulation::policy)]
+    #[arg(long, default_value = "mirror", value_parser = policy)]
     policy: RedundancyPolicy,
     /// The number of runs
     #[arg(long, default_value_t = RUNS)]
@@ -37,6 +37,15 @@ pub struct RamMovesOptions {
     /// Only prints what happens in the run with this seed
     #[arg(long, value_name = "SEED")]
     story: Option<u64>,
+}
+
+/// Reads a policy that protects blocks.
+fn policy(text: &str) -> Result<RedundancyPolicy, String> {
+    let policy = text.parse::<RedundancyPolicy>()?;
+    if policy == RedundancyPolicy::None {
+        return Err("this policy protects nothing".to_owned());
+    }
+    Ok(policy)
 }
 
 /// Runs the campaign.

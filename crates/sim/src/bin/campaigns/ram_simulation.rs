@@ -26,8 +26,8 @@ const RUNS_LOG: u64 = 200;
 pub struct RamSimulationOptions {
     #[command(flatten)]
     shared: CampaignOptions,
-    /// mirror, parity, parity-log, parity-cache or adaptive
-    #[arg(long, default_value = "mirror", value_parser = policy)]
+    /// none, mirror, parity, parity-log, parity-cache or adaptive
+    #[arg(long, default_value = "mirror")]
     policy: RedundancyPolicy,
     /// The number of runs [default: 2000; 200 if the policy logs parity]
     #[arg(long)]
@@ -38,15 +38,6 @@ pub struct RamSimulationOptions {
     /// Only prints what happens in the run with this seed
     #[arg(long, value_name = "SEED")]
     story: Option<u64>,
-}
-
-/// Reads a policy that protects blocks.
-pub fn policy(text: &str) -> Result<RedundancyPolicy, String> {
-    let policy = text.parse::<RedundancyPolicy>()?;
-    if policy == RedundancyPolicy::None {
-        return Err("this policy protects nothing".to_owned());
-    }
-    Ok(policy)
 }
 
 /// Runs the planted bugs and the seeds.

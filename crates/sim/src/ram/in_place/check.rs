@@ -12,6 +12,8 @@
 //! - No read returns bytes that were never written there; no request fails as lost unless more was lost than the policy
 //!   survives. With parity, a read may also fail for a block of a donor that was missing when the client was lost, in a
 //!   stripe that was marked then, if it began before the block was written again.
+//! - Without redundancy, the loss of a donor's memory makes exactly its blocks fail, until each is written again; no flush
+//!   of that client succeeds once it knows; nobody attaches while a donor is missing or not filled again.
 //! - After the last fault, both copies of every stripe become equal, or the XOR of its members zero. The scrub repairs
 //!   every wrong copy in two passes, and finds no damage where there is none.
 
@@ -21,6 +23,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use nectary_ram::group::{AttachRefusal, DeviceError, Donor, DonorContent, OPERATIONS_MAX, merge};
 use nectary_ram::in_place::InPlacePhase;
+use nectary_ram::scrub::ScrubFindings;
 
 use super::InPlaceLayout;
 use crate::cache::history::CellRead;
@@ -74,7 +77,7 @@ impl RamWorld<InPlaceLayout> {
         }
         let is_unmarked = |block: &u64| {
             let stripe = self.stripe(*block);
-            let [first, second] = self.markers(stripe);
+            let Some([first, second]) = self.markers(stripe) else { return false };
             self.layout.believed[first]
                 && self.layout.believed[second]
                 && !self.is_marked(first, stripe)
@@ -92,7 +95,7 @@ impl RamWorld<InPlaceLayout> {
         let is_zero = |column: u64| self.sum(column, None).iter().all(|byte| *byte == 0);
         let is_wrong = |column: &u64| {
             let stripe = self.stripe_of_column(*column);
-            let markers = self.markers(stripe);
+            let Some(markers) = self.markers(stripe) else { return false };
             if self.has_lie(self.layout.rows.block(*column, 0)) {
                 return false;
             }
@@ -144,9 +147,13 @@ impl RamWorld<InPlaceLayout> {
                     let mut rest = all.clone();
                     rest[missing] = DonorContent::Missing;
                     match merge(&rest, false) {
+                        Ok(_) if self.layout.is_plain() => {
+                            broken = Some(format!("a client could attach without donor {missing}"));
+                        }
                         Ok(merged) => {
                             believed.iter_mut().zip(merged.trusted).for_each(|(believed, more)| *believed |= more);
                         }
+                        Err(_) if self.layout.is_plain() => {}
                         Err(refusal) if is_whole && all.len() > 2 => {
                             broken = Some(format!("without donor {missing} nobody could attach: {refusal}"));
                         }
@@ -155,10 +162,18 @@ impl RamWorld<InPlaceLayout> {
                 }
             }
             Err(AttachRefusal::CannotSettle { .. }) if all.len() == 2 => {}
+            Err(AttachRefusal::TooFew { missing, .. })
+                if self.layout.is_unfilled
+                    || self.layout.is_plain() && missing.iter().copied().eq(self.switching()) =>
+            {
+                (0..all.len()).for_each(|donor| believed[donor] = !missing.contains(&donor));
+            }
+            Err(AttachRefusal::Empty | AttachRefusal::Incomplete) if self.layout.is_unfilled => {}
             Err(refusal) => broken = Some(format!("nobody could attach: {refusal}")),
         }
         let new: Vec<Donor> =
             (0..believed.len()).filter(|donor| believed[*donor] && !self.layout.believed[*donor]).collect();
+        self.layout.is_unfilled &= !(is_told && believed.iter().all(|believed| *believed));
         (self.layout.believed, self.layout.is_told) = (believed, is_told);
         if let Some(broken) = broken {
             self.break_with(broken);
@@ -206,7 +221,9 @@ impl RamWorld<InPlaceLayout> {
     fn check_scrub(&mut self, client: ClientId) {
         let progress = self.clients[client].machine.scrub_progress();
         let found = [progress.last, progress.present];
-        if found.iter().any(|found| found.lost + found.doubtful > 0) || progress.repaired > 0 && !self.layout.had_lies {
+        let is_known = self.layout.is_plain() && self.layout.had_lies;
+        let is_wrong = |found: &ScrubFindings| found.doubtful > 0 || found.lost > 0 && !is_known;
+        if found.iter().any(is_wrong) || progress.repaired > 0 && !self.layout.had_lies {
             self.break_with(format!("the scrub found damage where there is none: {progress:?}"));
         }
     }
@@ -224,12 +241,23 @@ impl RamWorld<InPlaceLayout> {
                     self.check_believed(donor, blocks.clone(), "after an acknowledgement");
                 }
             }
-            (Ok(_), RamUserOperation::Flush { .. }) => self.counts.flushes += 1,
+            (Ok(_), RamUserOperation::Flush { .. }) => {
+                self.counts.flushes += 1;
+                if self.layout.is_plain() && self.clients[client].machine.group().figures().left > 0 {
+                    self.break_with("a flush succeeded after a donor had lost what it had".to_owned());
+                }
+            }
             (Err(error), pending) => {
                 let may_be_lost = match (&error, &pending) {
                     (DeviceError::Lost { block }, RamUserOperation::Read { blocks, began }) => {
                         blocks.contains(block) && self.may_find_lost(*block, *began)
                     }
+                    (DeviceError::Lost { block }, RamUserOperation::Change { blocks, .. })
+                        if self.layout.is_plain() =>
+                    {
+                        blocks.contains(block) && self.may_find_lost(*block, 0)
+                    }
+                    (DeviceError::Lost { .. }, RamUserOperation::Flush { .. }) => self.layout.losses.contains(&client),
                     _ => false,
                 };
                 self.coverage.met("read of a lost block failed", u64::from(may_be_lost));
@@ -238,7 +266,8 @@ impl RamWorld<InPlaceLayout> {
                     DeviceError::Superseded | DeviceError::NotAttached => true,
                     DeviceError::Lost { .. } => self.is_lossy || may_be_lost,
                     DeviceError::Corrupt { .. } => {
-                        self.is_lossy || self.layout.had_lies && !self.clients[client].is_whole()
+                        let is_single = self.layout.is_plain() || !self.clients[client].is_whole();
+                        self.is_lossy || self.layout.had_lies && is_single
                     }
                     DeviceError::Busy | DeviceError::Range { .. } => false,
                 };
@@ -270,10 +299,10 @@ impl RamWorld<InPlaceLayout> {
         for block in (0..self.layout.geometry.blocks()).filter(|block| !self.has_lie(*block)).collect::<Vec<_>>() {
             let is_right = match self.layout.geometry.is_parity() {
                 true => self.sum(self.layout.rows.column(block), None).iter().all(|byte| *byte == 0),
-                false => {
-                    let [first, second] = self.markers(self.stripe(block));
-                    self.copy(first, block) == self.copy(second, block)
-                }
+                false => match self.markers(self.stripe(block)) {
+                    Some([first, second]) => self.copy(first, block) == self.copy(second, block),
+                    None => (0..self.donors.len()).all(|donor| self.is_good(donor, block)),
+                },
             };
             if !is_right {
                 let all: Vec<String> =

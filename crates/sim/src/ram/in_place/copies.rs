@@ -1,4 +1,4 @@
-//! What the donors have of each block, with either redundancy code.
+//! What the donors have of each block, with each redundancy code.
 //!
 //! Owns: the places of blocks in the donors' memory, wrong bytes that a fault put there, and blocks that a crash may
 //! have lost. Leaves to others: what has to be there (`check`).
@@ -30,14 +30,14 @@ impl RamWorld<InPlaceLayout> {
     }
 
     /// Returns the donors that store the mark of a stripe.
-    pub fn markers(&self, stripe: u64) -> [Donor; 2] {
+    pub fn markers(&self, stripe: u64) -> Option<[Donor; 2]> {
         self.layout.rows.markers(stripe)
     }
 
     /// Returns where a block is: donors and offsets.
     pub fn places(&self, block: u64) -> Vec<(Donor, u64)> {
         let rows = &self.layout.rows;
-        let own = if rows.is_mirror() { 0..=1 } else { rows.member_of(block)..=rows.member_of(block) };
+        let own = if rows.is_copied() { rows.all_members() } else { rows.member_of(block)..rows.member_of(block) + 1 };
         own.map(|member| self.member_place(rows.column(block), member)).collect()
     }
 
@@ -78,6 +78,12 @@ impl RamWorld<InPlaceLayout> {
             let of =
                 |column: u64| (0..self.layout.rows.parity()).map(move |member| self.layout.rows.block(column, member));
             return columns.flat_map(of).filter(|block| *block < self.layout.geometry.blocks()).collect();
+        }
+        if self.layout.is_plain() {
+            let is_in = |(other, at): (Donor, u64)| other == donor && (offset..offset + bytes).contains(&at);
+            return (0..self.layout.geometry.blocks())
+                .filter(|block| self.places(*block).into_iter().any(is_in))
+                .collect();
         }
         let stripe_bytes = u64::from(self.layout.geometry.stripe_bytes);
         let (slot, donors) = (offset / stripe_bytes, self.donors.len() as u64);
@@ -140,7 +146,8 @@ impl RamWorld<InPlaceLayout> {
     /// Draws a copy of a block that the client knows.
     fn draw_copy(&mut self) -> Option<(usize, u64)> {
         let block = self.random.below(self.layout.geometry.blocks());
-        let place = self.places(block)[self.random.below(2) as usize];
+        let places = self.places(block);
+        let place = places[self.random.below(places.len() as u64) as usize];
         let is_known =
             self.clients[self.current].machine.knows_checksum(block) && !self.layout.blocks.is_pending(block);
         (is_known && !self.has_lie(block)).then_some(place)
@@ -205,11 +212,30 @@ impl RamWorld<InPlaceLayout> {
         self.layout.may_be_lost.extend(lost.into_iter().map(|block| (block, client)));
     }
 
+    /// Without redundancy: notes that a donor loses what it has.
+    pub fn note_loss(&mut self, donor: Donor) {
+        if !self.layout.is_plain() {
+            return;
+        }
+        (self.layout.is_unfilled, _) = (true, self.layout.losses.insert(self.current));
+        let bytes = self.layout.rows.donor_bytes(donor);
+        let lost = self.blocks_at(donor, 0, bytes).into_iter().map(|block| (block, self.current));
+        self.layout.may_be_lost.extend(lost.collect::<Vec<_>>());
+    }
+
     /// Notes that a client was told that blocks are written: they are not lost any more, unless a later client found
-    /// them so.
+    /// them so, or their donor may have lost them meanwhile.
     pub fn note_written(&mut self, client: ClientId, blocks: Range<u64>) {
-        let found: Vec<u64> =
-            self.layout.may_be_lost.range(blocks).filter(|(_, by)| **by <= client).map(|(block, _)| *block).collect();
+        let is_there = |block: u64| {
+            !self.layout.is_plain() || self.places(block).iter().all(|(donor, _)| self.layout.believed[*donor])
+        };
+        let found: Vec<u64> = self
+            .layout
+            .may_be_lost
+            .range(blocks)
+            .filter(|(block, by)| **by <= client && is_there(**block))
+            .map(|(block, _)| *block)
+            .collect();
         let now = self.layout.history.tick();
         for block in found {
             self.layout.may_be_lost.remove(&block);

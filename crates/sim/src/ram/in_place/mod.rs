@@ -1,4 +1,4 @@
-//! Devices that are changed in place: a mirror, or parity.
+//! Devices that are changed in place: without redundancy, a mirror, or parity.
 //!
 //! Owns: the layout of a run. `copies`: what the donors have; `check`: the invariants after every step; `moves`: other
 //! donors take the place of some. Leaves to others: the run (`world`).
@@ -7,11 +7,11 @@ mod check;
 mod copies;
 mod moves;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::format::{RecordGeometry, RedundancyCode};
+use nectary_ram::format::{RecordGeometry, RedundancyCode, RowZones};
 use nectary_ram::group::{DeviceError, GroupPhase, MachineIntent, MachineTimes};
 use nectary_ram::in_place::{InPlaceConfiguration, InPlaceMachine, RowLayout};
 
@@ -28,7 +28,7 @@ use crate::random::SimulationRandom;
 
 /// The number of blocks of a stripe of a mirror.
 const STRIPE_BLOCKS: u64 = 4;
-/// The number of blocks of a stripe with parity, on each donor.
+/// The number of blocks of a stripe with parity, on each donor, and of a stripe without redundancy.
 const CHUNK_BLOCKS: u64 = 2;
 /// Each scenario has to be reached at least once per this many runs, on average.
 const RUNS_PER_SCENARIO: u64 = 100;
@@ -72,6 +72,19 @@ const OF_PARITY: &[&str] = &[
     "block of a missing donor lost in an unfinished stripe",
     "read of a lost block failed",
 ];
+/// The scenarios that only redundancy can reach.
+const OF_REDUNDANCY: &[&str] = &[
+    "left donor returns after the client crashed",
+    "client killed in resync",
+    "client killed in recovery, twice",
+    "wrong bytes repaired",
+    "wrong copy repaired by the scrub",
+    "unfenced donor's lease waited for",
+    "answer held for a proof",
+    "one of two donors cannot settle",
+    "dirty stripes resynchronised",
+    "read answered from the other members",
+];
 /// The scenarios that parity need not reach.
 const OF_MIRROR: &[&str] = &["one of two donors cannot settle"];
 
@@ -82,6 +95,9 @@ pub struct InPlaceLayout {
     rows: RowLayout,
     history: DeviceHistory,
     blocks: ChangedBlocks,
+    /// Without redundancy: donors whose memory was lost, and the clients that had the device then.
+    losses: BTreeSet<ClientId>,
+    is_unfilled: bool,
     /// Wrong copies that no read has detected yet.
     lies: Vec<UndetectedDamage>,
     had_lies: bool,
@@ -91,8 +107,8 @@ pub struct InPlaceLayout {
     were_lost: BTreeMap<u64, u64>,
     /// Whether other donors take the place of some.
     has_moves: bool,
-    /// The donor whose place another one took last.
-    former: Option<(usize, DonorModel)>,
+    /// The place that another donor took last, and the one of the two that is not there.
+    moved: Option<(usize, DonorModel)>,
     /// For each donor, whether an attaching client may accept its data, according to the donors' records.
     believed: Vec<bool>,
     /// Whether all donors have the same record.
@@ -109,9 +125,14 @@ impl RamWorld<InPlaceLayout> {
                 let members = [3, 3, 4, 4, 5][drawn];
                 (members, CHUNK_BLOCKS * u64::from(members - 1))
             }
+            RedundancyCode::None(_) => ([1, 2, 2, 3, 4][drawn], CHUNK_BLOCKS),
             _ => ([2, 2, 3, 3, 4][drawn], STRIPE_BLOCKS),
         };
         let blocks = 18 + random.below(14);
+        let code = match code {
+            RedundancyCode::None(_) => RedundancyCode::None(draw_zones(&mut random, members, blocks)),
+            code => code,
+        };
         let geometry = RecordGeometry {
             device: [seed as u8; 16],
             bytes: blocks * BLOCK_BYTES as u64,
@@ -122,30 +143,53 @@ impl RamWorld<InPlaceLayout> {
         };
         let rows = RowLayout::new(&geometry);
         let donors: Vec<DonorModel> =
-            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), rows.donor_bytes(), at)).collect();
-        let faults = RamFaultPlan::new(&mut random, 8);
+            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), rows.donor_bytes(at), at)).collect();
+        let lossy_percent = if rows.has_parity() { 8 } else { 50 };
+        let faults = RamFaultPlan::new(&mut random, lossy_percent);
         let stripe_us = if random.chance(40) { 2 * MILLISECOND + random.below(20 * MILLISECOND) } else { 0 };
         let layout = InPlaceLayout {
             geometry,
             rows,
             history: DeviceHistory::default(),
             blocks: ChangedBlocks::new(blocks),
+            losses: BTreeSet::new(),
+            is_unfilled: false,
             lies: Vec::new(),
             had_lies: false,
             may_be_lost: BTreeMap::new(),
             were_lost: BTreeMap::new(),
             has_moves: random.chance(30),
-            former: None,
+            moved: None,
             believed: vec![false; donors.len()],
             is_told: false,
         };
-        let optional = if geometry.is_parity() { OF_MIRROR } else { OF_PARITY };
+        let optional = match code {
+            RedundancyCode::None(_) => OF_REDUNDANCY,
+            RedundancyCode::Parity => OF_MIRROR,
+            _ => OF_PARITY,
+        };
         let coverage = RamCoverage::new(SCENARIOS, optional, RUNS_PER_SCENARIO);
         let mut world = RamWorld::new(seed, random, layout, donors, faults, coverage);
         // The pace of a scrub that compares a stripe of a mirror in `stripe_us`.
         world.scrub_us = stripe_us * ((1 << 20) / (STRIPE_BLOCKS * BLOCK_BYTES as u64));
         world.start(MachineIntent::Create);
         world
+    }
+}
+
+/// Draws how many stripes of a device without redundancy are on each donor.
+fn draw_zones(random: &mut SimulationRandom, members: u16, blocks: u64) -> RowZones {
+    let mut stripes = vec![1; usize::from(members)];
+    for _ in members.into()..blocks.div_ceil(CHUNK_BLOCKS) {
+        stripes[random.below(members.into()) as usize] += 1;
+    }
+    RowZones::of(&stripes).expect("few donors")
+}
+
+impl InPlaceLayout {
+    /// Whether the device has no redundancy.
+    fn is_plain(&self) -> bool {
+        !self.rows.has_parity()
     }
 }
 
@@ -275,6 +319,22 @@ impl SimulatedLayout for InPlaceLayout {
         world.coverage.met("client lost after a trim", u64::from(world.layout.blocks.has_trimmed()));
     }
 
+    fn knows_losses(&self) -> bool {
+        self.is_plain()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_unfilled
+    }
+
+    fn before_loss(world: &mut RamWorld<Self>, donor: usize) {
+        world.note_loss(donor);
+    }
+
+    fn damage_stays(&self) -> bool {
+        self.is_plain()
+    }
+
     fn damage(world: &mut RamWorld<Self>) -> bool {
         world.lie()
     }
@@ -289,6 +349,10 @@ impl SimulatedLayout for InPlaceLayout {
 
     fn turn(world: &mut RamWorld<Self>, client: ClientId) {
         world.replace_sometimes(client);
+    }
+
+    fn before_attach(world: &mut RamWorld<Self>, take_over: bool) {
+        world.finish_move(take_over);
     }
 
     fn restored(world: &mut RamWorld<Self>, client: ClientId, donor: usize) {

@@ -4,6 +4,7 @@
 //! one, nothing is on its way to the former one, and this client owns the other one. Leaves to others: copying (the tests
 //! of `nectary-ram`), telling the donors (the machine).
 
+use nectary_ram::device::moves::{RecordHolder, unfinished};
 use nectary_ram::format::DonorRecord;
 use nectary_ram::group::{LinkState, MachineEvent};
 use nectary_ram::planted::{MirrorBug, is_planted};
@@ -35,7 +36,7 @@ impl RamWorld<InPlaceLayout> {
             return;
         };
         let is_reached = self.network.cut_until(client, donor).is_none();
-        if !is_open || !is_there || !is_told || !is_reached {
+        if self.donors.len() < 2 || !is_open || !is_there || !is_told || !is_reached {
             return;
         }
         let Some(former) = self.donors[donor].record.clone() else { return };
@@ -61,10 +62,53 @@ impl RamWorld<InPlaceLayout> {
         other.owner = Some(connection);
         self.clients[client].connections[donor] = Some(connection);
         self.clients[client].incarnations[donor] = incarnation;
-        self.layout.former = Some((donor, std::mem::replace(&mut self.donors[donor], other)));
+        self.layout.moved = Some((donor, std::mem::replace(&mut self.donors[donor], other)));
         self.records_changed();
         self.step(client, MachineEvent::Replaced { donor, incarnation });
         self.step(client, MachineEvent::Connected { donor, incarnation });
+    }
+
+    /// Returns the place that another donor took if an attaching client cannot begin with the one that is there: its
+    /// record is still that of the former one, or the newest view names the one that is not there.
+    pub fn switching(&self) -> Option<usize> {
+        let (place, beside) = self.layout.moved.as_ref()?;
+        let views = self.donors.iter().filter_map(|at| Some(&at.record.as_ref()?.view));
+        let named = views.max_by_key(|view| view.number()).map(|view| view.members[*place].incarnation);
+        (is_copy(&self.donors[*place]) || named == Some(beside.incarnation)).then_some(*place)
+    }
+
+    /// Without redundancy: finishes the switch of a lost client as the live device does, or uses the former donor if nobody
+    /// was told. With redundancy, an attaching client needs neither.
+    pub fn finish_move(&mut self, take_over: bool) {
+        let is_owned = self.clients.iter().any(|client| client.is_alive);
+        let is_asked = self.layout.is_plain() && (take_over || !is_owned);
+        let Some(place) = self.switching().filter(|_| is_asked) else { return };
+        let Some((_, beside)) = self.layout.moved.take() else { return };
+        let here = std::mem::replace(&mut self.donors[place], DonorModel::new(0, 0, place));
+        let (is_there, is_beside) = (is_copy(&here), is_copy(&beside));
+        let (mut former, mut other) = if is_there { (beside, here) } else { (here, beside) };
+        let records = self.donors.iter().chain([&former, &other]).filter_map(|at| at.record.as_ref());
+        let newest = records.max_by_key(|record| record.view.number());
+        let holder = |of: &'_ DonorModel| Some((of.record.clone()?, of.incarnation));
+        let found = newest.cloned().zip(holder(&former)).zip(holder(&other));
+        let finished = found.and_then(|((newest, (former, was)), (other, is))| {
+            let former = RecordHolder { record: &former, incarnation: was };
+            unfinished(&newest, former, RecordHolder { record: &other, incarnation: is }, 1)
+        });
+        self.tell(|| format!("the switch of donor {place} is finished: {}", finished.is_some()));
+        // Otherwise nobody was told, or a view names the one that is not there.
+        let is_other = finished.is_some() || if is_there { is_owned } else { !is_beside };
+        if let Some((fenced, finished)) = finished {
+            for (at, record) in [(&mut former, fenced), (&mut other, finished)] {
+                (at.area, at.record, at.owner) = (record.encode(), Some(record), None);
+            }
+        }
+        let (here, beside) = if is_other { (other, former) } else { (former, other) };
+        (self.donors[place], self.layout.moved) = (here, Some((place, beside)));
+        for served in self.network.served(place) {
+            self.network.end(served, &mut self.random);
+        }
+        self.records_changed();
     }
 
     /// The former donor has its place again, with the memory that it had.
@@ -72,15 +116,24 @@ impl RamWorld<InPlaceLayout> {
         if let Some(connection) = self.clients[client].connections[donor].take() {
             self.network.give_up(connection, &mut self.random);
         }
-        if let Some((_, former)) = self.layout.former.take_if(|(place, _)| *place == donor) {
+        // A client whose device was taken over finds another client's record on the former donor, too.
+        let is_its = client == self.current || !self.layout.is_plain();
+        if let Some((_, former)) = self.layout.moved.take_if(|(place, _)| is_its && *place == donor) {
             self.tell(|| format!("the former donor {donor} is back"));
             for served in self.network.served(donor) {
                 self.network.end(served, &mut self.random);
             }
             self.clients[client].incarnations[donor] = former.incarnation;
-            self.donors[donor] = former;
+            let other = std::mem::replace(&mut self.donors[donor], former);
+            // Until the others are told, it is what they name.
+            self.layout.moved = Some((donor, other));
             self.records_changed();
         }
         self.plan_connect(client, donor);
     }
+}
+
+/// Whether a donor has the record of another one, whose place it was about to take.
+fn is_copy(at: &DonorModel) -> bool {
+    at.record.as_ref().is_some_and(|record| !record.is_of(at.incarnation))
 }
