@@ -1,4 +1,4 @@
-//! Whether what the donors have of a device with redundancy is right: `nectary ram check`.
+//! Whether what the donors have of a device is right: `nectary ram check`.
 //!
 //! Owns: one look at all data on the donors, by sessions that only read, and the list of problems. Promises: nothing is
 //! stored, and no client is kept from the device. A device that a client has is refused, because its donors agree only
@@ -27,15 +27,15 @@ mod tests;
 use std::sync::Arc;
 
 use nectary_block::{DeviceErrorKind, Error};
-use nectary_nbd::NbdDevice;
 
+use crate::device::foreign::DonorExport;
 use crate::device::owner::client::machine;
 use crate::device::owner::device::draw_client;
 use crate::device::owner::session::{DonorRequestOutcome, begin};
 use crate::device::owner::survey::{
     self, DeviceDonors, SurveyResult, SurveyedDonor, describe, error, found, look_patiently, owned_elsewhere, place,
 };
-use crate::device::{RamOptions, Redundancy};
+use crate::device::RamOptions;
 use crate::format::{DonorRecord, MemberState, RecordStamp, RedundancyCode};
 use crate::group::{Donor, DonorReply, DonorRequest, MachineIntent, MachineTimes, merge};
 
@@ -49,7 +49,7 @@ pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// The donors, by position; those whose data is not trusted are omitted.
 struct TrustedDonors {
-    devices: Vec<Option<Arc<NbdDevice>>>,
+    devices: Vec<Option<Arc<DonorExport>>>,
 }
 
 impl TrustedDonors {
@@ -70,13 +70,9 @@ impl TrustedDonors {
 
 /// Checks a device that is not attached.
 ///
-/// *Errors*: the device has no redundancy; a client has it, or attaches during the check ([`DeviceErrorKind::Busy`]); too few
+/// *Errors*: a client has it, or attaches during the check ([`DeviceErrorKind::Busy`]); too few
 /// donors are present, and all missing ones are named; a donor disconnects during the check.
 pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<CheckFindings, Error> {
-    if options.redundancy == Redundancy::None {
-        let detail = "it has no redundancy: there is nothing to compare its blocks with".to_owned();
-        return Err(error(options, DeviceErrorKind::Unsupported, detail));
-    }
     // If only one of two donors is present, its data is checked as it is.
     let options = &RamOptions { trust_remaining: true, ..options.clone() };
     let client = draw_client(options)?;

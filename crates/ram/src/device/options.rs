@@ -7,9 +7,9 @@ use std::time::Duration;
 use nectary_block::{Error, SpecArguments, exact_size, parse_duration, parse_size};
 
 use super::address::DonorAddress;
-use super::label::{DONORS_MAX, Redundancy};
+use super::redundancy::Redundancy;
 use crate::donor::name::check_id;
-use crate::format::record::MEMBERS_MAX;
+use crate::format::record::{MEMBERS_MAX, PLAIN_MEMBERS_MAX};
 use crate::placement::RedundancyPolicy;
 
 /// The default time for which a request waits for a donor.
@@ -36,7 +36,7 @@ pub struct RamOptions {
     pub(crate) redundancy: Redundancy,
     /// The number of slots beyond the blocks, for making a device that logs parity. *Units*: percent.
     pub(crate) overflow_percent: Option<u32>,
-    /// The rate of the scrub of a device with redundancy; 0: it runs only when requested. *Units*: bytes each second.
+    /// The rate of the scrub; 0: it runs only when requested. *Units*: bytes each second.
     pub(crate) scrub_bytes: u64,
     /// Whether a device that another client has is attached nevertheless.
     pub(crate) take_over: bool,
@@ -60,8 +60,8 @@ impl RamOptions {
         arguments.finish()?;
         let donors = texts.iter().map(|text| DonorAddress::parse(text)).collect::<Result<Vec<_>, _>>();
         let donors = donors.map_err(|message| arguments.invalid(message))?;
-        if donors.is_empty() || donors.len() > DONORS_MAX {
-            let message = format!("{} donors; 1 to {DONORS_MAX} are taken: ram(h1:7070,h2:7070,id=disk)", donors.len());
+        if donors.is_empty() || donors.len() > PLAIN_MEMBERS_MAX {
+            let message = format!("{} donors; 1 to {PLAIN_MEMBERS_MAX} are taken: ram(h1:7070,h2:7070,id=disk)", donors.len());
             return Err(arguments.invalid(message));
         }
         let Some(id) = id else {
@@ -101,12 +101,6 @@ impl RamOptions {
         if overflow_percent.is_some() && !matches!(kind, Redundancy::Log(_)) {
             let message = "overflow= belongs to redundancy=parity-log, parity-cache and adaptive".to_owned();
             return Err(arguments.invalid(message));
-        }
-        if !spares.is_empty() && kind == Redundancy::None {
-            return Err(arguments.invalid("spare donors belong to a device with redundancy".to_owned()));
-        }
-        if scrub_bytes.is_some() && kind == Redundancy::None {
-            return Err(arguments.invalid("scrub= belongs to a device with redundancy".to_owned()));
         }
         Ok(RamOptions {
             donors,
@@ -167,4 +161,42 @@ fn parse_overflow(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
     let most = OVERFLOW_PERCENT_MAX;
     percent.filter(|percent| *percent <= most).ok_or_else(|| format!("overflow is 0% to {most}%, as overflow=25%"))
+}
+
+#[cfg(test)]
+mod tests {
+    use nectary_block::{DeviceRegistry, OpenOptions};
+
+    use super::*;
+
+    fn options(spec: &str) -> Result<RamOptions, Error> {
+        let registry = DeviceRegistry::with_builtins();
+        RamOptions::parse(registry.arguments(spec, "ram", &OpenOptions::default())?)
+    }
+
+    #[test]
+    fn specs_are_read_and_mistakes_named() {
+        let spec = "ram(h1:7070,[::1]:7070,\"nbd+unix:///a?socket=/b\",id=disk,size=8G,patience=2s,redundancy=mirror)";
+        let read = options(spec).unwrap();
+        assert_eq!(options(&read.spec()).unwrap(), read);
+        for (spec, words) in [
+            ("ram(id=disk)", "0 donors; 1 to 64"),
+            ("ram(h1:7070)", "id=disk"),
+            ("ram(h1:7070,h1:7070,id=disk)", "h1:7070 is named twice"),
+            ("ram(h1,id=disk)", "host:port"),
+            ("ram(h1:7070,id=a b)", "no id"),
+            ("ram(h1:7070,id=disk,size=5000)", "a multiple of 4096"),
+            ("ram(h1:7070,id=disk,patience=0s)", "patience is 1ms to 24h"),
+            ("ram(h1:7070,h2:7070,id=disk,redundancy=parity)", "2 donors; redundancy=parity takes 3 to 16"),
+            ("ram(h1:7070,id=disk,redundancy=adaptive)", "1 donors; redundancy=adaptive takes 3 to 16"),
+            ("ram(h1:7070,id=disk,redundancy=mirror)", "1 donors; redundancy=mirror takes 2 to 16"),
+            ("ram(h1:7070,id=disk,redundancy=raid)", "no redundancy"),
+            ("ram(stats(memory:1G),id=disk)", "not the device stats"),
+            ("ram(h1:7070,id=disk,more=1)", "no option \"more\""),
+            ("memory:1G", "expected ram(…)"),
+        ] {
+            let error = options(spec).unwrap_err();
+            assert!(error.detail.contains(words), "{spec}: {error}");
+        }
+    }
 }

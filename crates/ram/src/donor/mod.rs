@@ -349,7 +349,7 @@ impl DeviceEntry {
         }
         match (self.tenant.has_metadata(), has_metadata) {
             (true, false) => refused(format!("device \"{id}\" has redundancy: name it with {}", self.redundancy())),
-            (false, true) => refused(format!("device \"{id}\" has no redundancy: name it without")),
+            (false, true) => refused(format!("device \"{id}\" has no record")),
             _ => Ok(()),
         }
     }

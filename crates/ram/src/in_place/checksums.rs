@@ -2,7 +2,8 @@
 //!
 //! Owns: a checksum for each block, in the client's memory only. Promises: a read of a block with a known checksum
 //! never returns other bytes. A block that this client has not written has no checksum; its bytes are trusted unless they
-//! are those that a donor returns for damaged memory (`format`).
+//! are those that a donor returns for damaged memory (`format`). A device without redundancy has no checksums here, because
+//! its requests may go past the machine.
 //! *Cost*: 4 bytes for each block, allocated at the start.
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,19 +32,25 @@ impl BlockChecksums {
 
     /// Stores the checksums of data written from block `first` on.
     pub fn wrote(&mut self, first: u64, data: &[u8]) {
-        for (known, block) in self.blocks[first as usize..].iter_mut().zip(data.chunks(self.block_bytes)) {
+        let known = self.blocks.get_mut(first as usize..).unwrap_or_default();
+        for (known, block) in known.iter_mut().zip(data.chunks(self.block_bytes)) {
             *known = checksum(block);
         }
     }
 
     /// Stores the checksums of zeroed blocks.
     pub fn zeroed(&mut self, blocks: std::ops::Range<u64>) {
-        self.blocks[blocks.start as usize..blocks.end as usize].fill(self.zero);
+        let zero = self.zero;
+        self.all_of(blocks).fill(zero);
     }
 
     /// Forgets checksums, after a change that may or may not have happened.
     pub fn forget(&mut self, blocks: std::ops::Range<u64>) {
-        self.blocks[blocks.start as usize..blocks.end as usize].fill(0);
+        self.all_of(blocks).fill(0);
+    }
+
+    fn all_of(&mut self, blocks: std::ops::Range<u64>) -> &mut [u32] {
+        self.blocks.get_mut(blocks.start as usize..blocks.end as usize).unwrap_or_default()
     }
 
     /// Whether a block's checksum is known.
@@ -64,8 +71,8 @@ impl BlockChecksums {
         if planted(MirrorBug::ChecksumIgnored) {
             return true;
         }
-        let known = self.blocks[first as usize..].iter();
-        known.zip(data.chunks(self.block_bytes)).all(|(known, block)| match *known {
+        let known = self.blocks.get(first as usize..).unwrap_or_default().iter().copied();
+        known.chain(std::iter::repeat(0)).zip(data.chunks(self.block_bytes)).all(|(known, block)| match known {
             0 => !is_damaged(block),
             known => known == checksum(block),
         })

@@ -91,7 +91,11 @@ impl InPlaceMachine {
         let rows = RowLayout::new(&geometry);
         let (columns, data_members) = (rows.columns(), rows.parity() as u64);
         // The copies of a block have one checksum.
-        let checked_blocks = if rows.is_copied() { columns } else { columns * (data_members + 1) };
+        let checked_blocks = match (rows.has_parity(), rows.is_copied()) {
+            (false, _) => 0,
+            (true, true) => columns,
+            (true, false) => columns * (data_members + 1),
+        };
         let column_bytes = u64::from(geometry.block_bytes) * data_members;
         Ok(InPlaceMachine {
             group: GroupMachine::new(GroupConfiguration { geometry, markers, client, intent, times }, now_us)?,

@@ -5,7 +5,7 @@ use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, DeviceErrorKind, IoContext, read, write};
 use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice, info};
 use nectary_ram::check::{CheckFindings, ProblemKind, RedundancyHealth, check};
-use nectary_ram::device::owner::RedundantDevice;
+use nectary_ram::device::owner::RamDevice;
 use nectary_ram::donor::UNIT_BYTES;
 use nectary_ram::donor::name::{ExportName, PAGE_NAME, SessionName};
 use nectary_ram::donor::page::DonorPage;
@@ -22,7 +22,7 @@ async fn checked(spec: &str) -> CheckFindings {
 }
 
 /// Writes the whole device, then parts of it again, with trims in between.
-async fn use_it(device: &RedundantDevice, version: u8) {
+async fn use_it(device: &RamDevice, version: u8) {
     let content: Vec<u8> = (0..BYTES).map(|at| version ^ (at / 4096) as u8 ^ at as u8).collect();
     write(device, 0, Buffer::copy_of(&content)).await.unwrap();
     for round in 0..40u64 {
@@ -46,7 +46,7 @@ async fn check_passes_after_detach() {
         let sized = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M,redundancy={redundancy}"));
         create(&sized).await.unwrap();
         assert_eq!(checked(&sized).await.health, RedundancyHealth::Healthy, "{redundancy} before it is used");
-        let device = RedundantDevice::open(options(&sized)).await.unwrap();
+        let device = RamDevice::open(options(&sized)).await.unwrap();
         use_it(&device, 1).await;
         let busy = check(&options(&sized), &mut |_, _| {}).await.unwrap_err();
         assert!(busy.kind == DeviceErrorKind::Busy && busy.detail.contains("detach it there first"), "{busy}");
@@ -59,13 +59,13 @@ async fn check_passes_after_detach() {
         assert_eq!((found.health, found.problem_count), (RedundancyHealth::Healthy, 0), "{redundancy}: {found:?}");
         assert!(found.is_detached && found.counts.compared_groups + found.counts.compared_stripes > 0, "{found:?}");
         // The client ends in the middle of its work, without detaching.
-        let device = RedundantDevice::open(options(&sized)).await.unwrap();
+        let device = RamDevice::open(options(&sized)).await.unwrap();
         use_it(&device, 2).await;
         write(&device, 0, Buffer::copy_of(&[3; 33 * 4096])).await.unwrap();
         drop(device);
         let found = checked(&sized).await;
         assert!(found.health < RedundancyHealth::Broken && !found.is_detached, "{redundancy}: {found:?}");
-        let device = RedundantDevice::open(options(&sized)).await.unwrap();
+        let device = RamDevice::open(options(&sized)).await.unwrap();
         device.detach().await.unwrap();
         drop(device);
         let found = checked(&sized).await;
@@ -131,7 +131,7 @@ async fn check_finds_flipped_bit() {
         let mut donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(20 << 20)).collect();
         let sized = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M,redundancy={redundancy}"));
         create(&sized).await.unwrap();
-        let device = RedundantDevice::open(options(&sized)).await.unwrap();
+        let device = RamDevice::open(options(&sized)).await.unwrap();
         use_it(&device, 1).await;
         let mut block = vec![9; 4096];
         block[..64].copy_from_slice(&pattern);

@@ -4,7 +4,7 @@
 use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::device::owner::RedundantDevice;
+use nectary_ram::device::owner::RamDevice;
 
 const BLOCK: usize = 4096;
 const PLACE: usize = 300;
@@ -24,7 +24,7 @@ async fn damaged(redundancy: &str) -> (Vec<ServingDonor>, String) {
     let named = spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy={redundancy}"));
     let sized = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M,redundancy={redundancy}"));
     create(&sized).await.unwrap();
-    let device = RedundantDevice::open(options(&named)).await.unwrap();
+    let device = RamDevice::open(options(&named)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents())).await.unwrap();
     device.flush(IoContext::default()).await.unwrap();
     device.detach().await.unwrap();
@@ -38,7 +38,7 @@ async fn damaged(redundancy: &str) -> (Vec<ServingDonor>, String) {
 async fn damage_before_attaching_is_not_returned() {
     for redundancy in ["mirror", "parity", "adaptive"] {
         let (_donors, named) = damaged(redundancy).await;
-        let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let device = RamDevice::open(options(&named)).await.unwrap();
         let (first, bytes) = ((PLACE - 8) * BLOCK, 16 * BLOCK);
         for _ in 0..8 {
             let found = read(&device, first as u64, bytes).await.unwrap();
@@ -53,7 +53,7 @@ async fn damage_before_attach_is_repaired() {
         let (_donors, named) = damaged(redundancy).await;
         let checked = check(&options(&named), &mut |_, _| {}).await.unwrap();
         assert!(checked.health != RedundancyHealth::Healthy && checked.problem_count > 0, "{redundancy}: {checked:?}");
-        let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let device = RamDevice::open(options(&named)).await.unwrap();
         // A change of another block of the stripe neither spreads nor hides it.
         write(&device, ((PLACE + 1) * BLOCK) as u64, Buffer::copy_of(&[7; BLOCK])).await.unwrap();
         let found = device.scrub().await.unwrap();
@@ -87,7 +87,7 @@ async fn damaged_unfinished_stripe_leaves_equal_copies() {
         let donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(20 << 20)).collect();
         let named = spec(&donors.iter().collect::<Vec<_>>(), ",redundancy=mirror");
         create(&spec(&donors.iter().collect::<Vec<_>>(), ",size=6M,redundancy=mirror")).await.unwrap();
-        let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let device = RamDevice::open(options(&named)).await.unwrap();
         write(&device, 0, Buffer::copy_of(&written)).await.unwrap();
         drop(device);
         // Twice, so that nothing is changed.
@@ -101,7 +101,7 @@ async fn damaged_unfinished_stripe_leaves_equal_copies() {
             let at = (PLACE + 4) * BLOCK;
             assert!(copies[1].donor.rot("disk", &contents()[at..at + 64]) > 0);
         }
-        let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let device = RamDevice::open(options(&named)).await.unwrap();
         let found = device.scrub().await.unwrap();
         assert_eq!((found.doubtful, found.lost), (0, 0), "{damaged} {has_both}: {found:?}");
         let first = PLACE * BLOCK;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, DeviceErrorKind, IoContext, SurvivalLevel, read, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::device::owner::RedundantDevice;
+use nectary_ram::device::owner::RamDevice;
 
 const BYTES: usize = 6 << 20;
 const BLOCK: usize = 4096;
@@ -15,11 +15,11 @@ fn content(version: u8) -> Vec<u8> {
     (0..BYTES).map(|at| version ^ (at / BLOCK * 13) as u8 ^ (at % 251) as u8).collect()
 }
 
-fn number(device: &RedundantDevice, name: &str) -> u64 {
+fn number(device: &RamDevice, name: &str) -> u64 {
     device.figures()[0].get(name).unwrap_or_default()
 }
 
-async fn wait_for(device: &RedundantDevice, name: &str, value: u64) {
+async fn wait_for(device: &RamDevice, name: &str, value: u64) {
     let deadline = Instant::now() + crate::support::PATIENCE;
     while number(device, name) != value {
         assert!(Instant::now() < deadline, "{name} is not {value}: {:?}", device.figures()[0]);
@@ -27,7 +27,7 @@ async fn wait_for(device: &RedundantDevice, name: &str, value: u64) {
     }
 }
 
-async fn holds(device: &RedundantDevice, version: u8) {
+async fn holds(device: &RamDevice, version: u8) {
     let found = read(device, 0, BYTES).await.unwrap();
     let wrong = found.iter().zip(content(version)).filter(|(found, expected)| **found != *expected).count();
     assert_eq!(wrong, 0, "{wrong} wrong bytes");
@@ -38,7 +38,7 @@ async fn parity_survives_successive_donor_losses() {
     let mut donors: Vec<ServingDonor> = (0..4).map(|_| ServingDonor::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), ",size=6M,redundancy=parity,patience=20s");
     create(&sized).await.unwrap();
-    let device = RedundantDevice::open(options(&sized)).await.unwrap();
+    let device = RamDevice::open(options(&sized)).await.unwrap();
     assert_eq!(device.geometry().flush_survives, SurvivalLevel::Donor);
     let (one, two) = (content(1), content(2));
     write(&device, 0, Buffer::copy_of(&one)).await.unwrap();
@@ -74,7 +74,7 @@ async fn unfinished_stripes_return_errors() {
     let mut donors: Vec<ServingDonor> = (0..3).map(|_| ServingDonor::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), ",size=6M,redundancy=parity,patience=20s");
     create(&sized).await.unwrap();
-    let device = RedundantDevice::open(options(&sized)).await.unwrap();
+    let device = RamDevice::open(options(&sized)).await.unwrap();
     let one = content(1);
     write(&device, 0, Buffer::copy_of(&one)).await.unwrap();
     wait_for(&device, "dirty_stripes", 0).await;
@@ -83,7 +83,7 @@ async fn unfinished_stripes_return_errors() {
     drop(device);
     donors.remove(1).end().await;
     let before = check(&options(&sized), &mut |_, _| {}).await.unwrap();
-    let device = RedundantDevice::open(options(&sized)).await.unwrap();
+    let device = RamDevice::open(options(&sized)).await.unwrap();
     let lost = number(&device, "lost_blocks");
     assert_eq!(lost, before.counts.lost_blocks);
     let mut errors = 0;

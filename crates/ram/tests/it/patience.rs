@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
-use nectary_ram::device::owner::RedundantDevice;
+use nectary_ram::device::owner::RamDevice;
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
@@ -16,7 +16,7 @@ async fn patience_is_counted_from_the_loss() {
         let more = format!(",redundancy={redundancy},patience=2s");
         let named = spec(&donors.iter().collect::<Vec<_>>(), &more);
         create(&spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M{more}"))).await.unwrap();
-        let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let device = RamDevice::open(options(&named)).await.unwrap();
         write(&device, 0, Buffer::copy_of(&vec![7; BLOCK * BLOCKS as usize])).await.unwrap();
         device.flush(IoContext::default()).await.unwrap();
         let left = || device.figures()[0].get("left").unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, SurvivalLevel, read, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::device::owner::{MoveErrorKind, RedundantDevice};
+use nectary_ram::device::owner::{MoveErrorKind, RamDevice};
 use tokio::sync::watch;
 
 const BYTES: u64 = 6 << 20;
@@ -23,7 +23,7 @@ fn content(block: u64, version: u64) -> Vec<u8> {
 const TURNS: u64 = 100;
 
 /// Writes and reads blocks in turn until it is told to stop, then compares all. `turns` has the number of writes.
-async fn load(device: Arc<RedundantDevice>, stop: Arc<AtomicBool>, turns: watch::Sender<u64>) {
+async fn load(device: Arc<RamDevice>, stop: Arc<AtomicBool>, turns: watch::Sender<u64>) {
     let mut versions = vec![0u64; (BYTES / BLOCK) as usize];
     let mut turn = 0u64;
     while !stop.load(Ordering::Relaxed) {
@@ -45,14 +45,14 @@ async fn load(device: Arc<RedundantDevice>, stop: Arc<AtomicBool>, turns: watch:
     compare(&device, &versions).await;
 }
 
-async fn compare(device: &RedundantDevice, versions: &[u64]) {
+async fn compare(device: &RamDevice, versions: &[u64]) {
     for (block, version) in versions.iter().enumerate().filter(|(_, version)| **version > 0) {
         let found = read(device, block as u64 * BLOCK, BLOCK as usize).await.unwrap();
         assert!(found[..] == content(block as u64, *version)[..], "block {block}");
     }
 }
 
-fn number(device: &RedundantDevice, name: &str) -> u64 {
+fn number(device: &RamDevice, name: &str) -> u64 {
     device.figures()[0].get(name).unwrap_or_default()
 }
 
@@ -70,7 +70,7 @@ async fn replaced(redundancy: &str, count: usize) {
     let all: Vec<&ServingDonor> = donors.iter().collect();
     let sized = spec(&all, &format!(",size=6M,redundancy={redundancy}"));
     create(&sized).await.unwrap();
-    let device = Arc::new(RedundantDevice::open(options(&sized)).await.unwrap());
+    let device = Arc::new(RamDevice::open(options(&sized)).await.unwrap());
     let stop = Arc::new(AtomicBool::new(false));
     let (turns, mut written) = watch::channel(0);
     let working = tokio::spawn(load(device.clone(), stop.clone(), turns));
@@ -105,7 +105,7 @@ async fn replaced(redundancy: &str, count: usize) {
     let sized = spec(&all, &format!(",size=6M,redundancy={redundancy}"));
     let checked = check(&options(&sized), &mut |_, _| {}).await.unwrap();
     assert_eq!((checked.health, checked.problem_count), (RedundancyHealth::Healthy, 0), "{checked:?}");
-    let device = RedundantDevice::open(options(&sized)).await.unwrap();
+    let device = RamDevice::open(options(&sized)).await.unwrap();
     assert_eq!(number(&device, "donors_trusted"), count as u64);
 }
 
@@ -124,7 +124,7 @@ async fn lost_donor_is_replaced() {
     let (one, two, three) = (ServingDonor::new(20 << 20), ServingDonor::new(20 << 20), ServingDonor::new(20 << 20));
     let sized = spec(&[&one, &two], ",size=6M,redundancy=mirror");
     create(&sized).await.unwrap();
-    let device = RedundantDevice::open(options(&sized)).await.unwrap();
+    let device = RamDevice::open(options(&sized)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&content(3, 3))).await.unwrap();
     let gone = one.name().trim_matches('"').to_owned();
     one.end().await;
@@ -147,7 +147,7 @@ async fn unsuitable_replacement_changes_nothing() {
     let (one, two, three) = (ServingDonor::new(20 << 20), ServingDonor::new(20 << 20), ServingDonor::new(4 << 20));
     let sized = spec(&[&one, &two], ",size=6M,redundancy=mirror");
     create(&sized).await.unwrap();
-    let device = RedundantDevice::open(options(&sized)).await.unwrap();
+    let device = RamDevice::open(options(&sized)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&content(3, 3))).await.unwrap();
     let refused = device.replace("2", three.name().trim_matches('"')).await.unwrap_err();
     assert!(refused.message.contains("are needed") && refused.kind == MoveErrorKind::Unsuitable, "{refused}");

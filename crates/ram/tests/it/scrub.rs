@@ -3,7 +3,7 @@
 use crate::support::{ServingDonor, create, options, spec};
 use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::device::owner::RedundantDevice;
+use nectary_ram::device::owner::RamDevice;
 use nectary_ram::scrub::ScrubFindings;
 
 const BLOCK: usize = 4096;
@@ -21,10 +21,10 @@ fn contents() -> Vec<u8> {
     contents
 }
 
-async fn device(donors: &[ServingDonor], redundancy: &str) -> (String, RedundantDevice) {
+async fn device(donors: &[ServingDonor], redundancy: &str) -> (String, RamDevice) {
     let sized = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M,redundancy={redundancy}"));
     create(&sized).await.unwrap();
-    let device = RedundantDevice::open(options(&sized)).await.unwrap();
+    let device = RamDevice::open(options(&sized)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents())).await.unwrap();
     device.flush(IoContext::default()).await.unwrap();
     (sized, device)
@@ -70,14 +70,14 @@ async fn scrub_repairs_after_first_pass() {
     let (sized, first) = device(&donors, "mirror").await;
     first.detach().await.unwrap();
     drop(first);
-    let second = RedundantDevice::open(options(&sized)).await.unwrap();
+    let second = RamDevice::open(options(&sized)).await.unwrap();
     assert_eq!(second.scrub().await.unwrap(), ScrubFindings::default());
     flip_one(&donors);
     assert_eq!(second.scrub().await.unwrap(), ScrubFindings { repaired: 1, ..ScrubFindings::default() });
     second.detach().await.unwrap();
     drop(second);
     flip_one(&donors);
-    let third = RedundantDevice::open(options(&sized)).await.unwrap();
+    let third = RamDevice::open(options(&sized)).await.unwrap();
     for _ in 0..2 {
         assert_eq!(third.scrub().await.unwrap(), ScrubFindings { doubtful: 1, ..ScrubFindings::default() });
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, ServingDonor, create, options};
 use nectary_block::{BlockDevice, Buffer, IoContext, read, write};
-use nectary_ram::device::owner::{RedundantDevice, planted};
+use nectary_ram::device::owner::{RamDevice, planted};
 
 const BYTES: u64 = 8 << 20;
 /// The length of a write and of a read. *Units*: bytes.
@@ -26,11 +26,11 @@ fn content(block: u64, version: u8) -> Vec<u8> {
     (0..BLOCK).map(|at| (block as u8).wrapping_mul(31) ^ at as u8 ^ version).collect()
 }
 
-fn number(device: &RedundantDevice, name: &str) -> u64 {
+fn number(device: &RamDevice, name: &str) -> u64 {
     device.figures()[0].get(name).unwrap_or_default()
 }
 
-async fn wait(what: &str, device: &RedundantDevice, is_so: impl Fn() -> bool) {
+async fn wait(what: &str, device: &RamDevice, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}: {:?}", device.figures());
@@ -46,7 +46,7 @@ async fn second_failure(redundancy: &str, members: usize, moving: MoveTrigger, i
     let spare = if moving == MoveTrigger::Sigterm { format!(",{};spare", names[members]) } else { String::new() };
     let named = format!("ram({}{spare},id=disk,redundancy={redundancy},patience=10s)", names[..members].join(","));
     create(&named.replace(",redundancy", ",size=8M,redundancy")).await.unwrap();
-    let device = Arc::new(RedundantDevice::open(options(&named)).await.unwrap());
+    let device = Arc::new(RamDevice::open(options(&named)).await.unwrap());
     for block in (0..BYTES / BLOCK as u64).step_by(3) {
         write(&*device, block * BLOCK as u64, Buffer::copy_of(&content(block, 1))).await.unwrap();
     }
@@ -90,7 +90,7 @@ async fn second_failure(redundancy: &str, members: usize, moving: MoveTrigger, i
         (_, true) => content(block, 1),
         _ => vec![0; BLOCK],
     };
-    let check = async |device: &RedundantDevice| {
+    let check = async |device: &RamDevice| {
         for block in 0..BYTES / BLOCK as u64 {
             let found = read(device, block * BLOCK as u64, BLOCK).await.unwrap();
             assert!(found[..] == expected(block)[..], "{case}: block {block}");
@@ -100,7 +100,7 @@ async fn second_failure(redundancy: &str, members: usize, moving: MoveTrigger, i
     // The client ends without a word; the next one finds everything.
     let present = device.spec();
     drop(device);
-    let device = RedundantDevice::open(options(&present)).await.unwrap_or_else(|error| panic!("{case}: {error}"));
+    let device = RamDevice::open(options(&present)).await.unwrap_or_else(|error| panic!("{case}: {error}"));
     check(&device).await;
     drop(donors);
     let _ = std::fs::remove_file(dead);

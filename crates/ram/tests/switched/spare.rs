@@ -16,7 +16,7 @@ use nectary_nbd::{
 };
 use nectary_ram::check::{RedundancyHealth, check};
 use nectary_ram::device::grow;
-use nectary_ram::device::owner::{RedundantDevice, planted};
+use nectary_ram::device::owner::{RamDevice, planted};
 use nectary_ram::donor::Donor;
 use nectary_ram::format::WINDOW_BYTES;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,7 +40,7 @@ fn spec(donors: &[&ServingDonor], redundancy: &str) -> String {
     format!("ram({},id=disk,size=6M,redundancy={redundancy})", names.join(","))
 }
 
-fn number(device: &RedundantDevice, name: &str) -> u64 {
+fn number(device: &RamDevice, name: &str) -> u64 {
     device.figures()[0].get(name).unwrap_or_default()
 }
 
@@ -52,13 +52,13 @@ async fn wait(what: &str, is_it: impl Fn() -> bool) {
     }
 }
 
-async fn is_right(device: &RedundantDevice, version: u8) {
+async fn is_right(device: &RamDevice, version: u8) {
     assert!(read(device, 0, BYTES).await.unwrap()[..] == contents(version)[..]);
 }
 
-async fn made(spec: &str) -> RedundantDevice {
+async fn made(spec: &str) -> RamDevice {
     create(spec).await.unwrap();
-    let device = RedundantDevice::open(options(spec)).await.unwrap();
+    let device = RamDevice::open(options(spec)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&contents(1))).await.unwrap();
     device.flush(IoContext::default()).await.unwrap();
     device
@@ -91,7 +91,7 @@ async fn drained_donor_can_be_removed() {
             (RedundancyHealth::Healthy, 0),
             "{redundancy}: {checked:?}"
         );
-        let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let device = RamDevice::open(options(&named)).await.unwrap();
         assert_eq!((number(&device, "donors_trusted"), number(&device, "degraded")), (count as u64, 0));
         is_right(&device, 1).await;
     }
@@ -127,7 +127,7 @@ async fn spare_replaces_lost_donor() {
     drop(device);
     // After a crash of the client, the first donor is back with its older copy.
     let one = ServingDonor::again(donor, socket);
-    let device = RedundantDevice::open(options(&named)).await.unwrap();
+    let device = RamDevice::open(options(&named)).await.unwrap();
     assert_eq!((number(&device, "donors_trusted"), number(&device, "degraded")), (2, 0));
     is_right(&device, 2).await;
     drop(device);
@@ -135,11 +135,11 @@ async fn spare_replaces_lost_donor() {
     let three = {
         let ServingDonor { donor, server, socket } = three;
         server.stop().await.unwrap();
-        let refused = RedundantDevice::open(options(&named)).await.map(drop).unwrap_err();
+        let refused = RamDevice::open(options(&named)).await.map(drop).unwrap_err();
         assert!(refused.kind == DeviceErrorKind::Absent && refused.detail.contains("is missing"), "{refused}");
         ServingDonor::again(donor, socket)
     };
-    let device = RedundantDevice::open(options(&named)).await.unwrap();
+    let device = RamDevice::open(options(&named)).await.unwrap();
     // Now that one is the spare: the device survives the loss of another donor in the same way.
     two.end().await;
     write(&device, 0, Buffer::copy_of(&contents(3))).await.unwrap();
@@ -199,7 +199,7 @@ async fn spare_lost_while_filled(
     redundancy: &str,
     count: usize,
     spares: usize,
-) -> (RedundantDevice, PathBuf, Donor, Vec<ServingDonor>) {
+) -> (RamDevice, PathBuf, Donor, Vec<ServingDonor>) {
     planted::hasten();
     // On a busy machine the first spare may be late before it is lost, and later ones, too.
     planted::give_up_at_most(0);
@@ -222,7 +222,7 @@ async fn spare_lost_while_filled(
     (device, socket, donor, donors)
 }
 
-async fn is_filled_and_right(device: &RedundantDevice) {
+async fn is_filled_and_right(device: &RamDevice) {
     let filled = || number(device, "rebuilt") == 1 && number(device, "degraded") == 0;
     wait("another donor is filled", filled).await;
     is_right(device, 1).await;
@@ -406,7 +406,7 @@ async fn remnants_on_spare_are_overwritten() {
         assert!(!remnant.donor.figures().devices.is_empty(), "it is cut off, and was not emptied");
         let named = crate::support::spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy={redundancy}"));
         grow(&options(&named), 9 << 20).await.unwrap();
-        let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let device = RamDevice::open(options(&named)).await.unwrap();
         let name = |donor: &ServingDonor| donor.name().trim_matches('"').to_owned();
         // The remnant is of the first place.
         let old = donors.remove(usize::from(is_lost));
@@ -438,18 +438,18 @@ async fn replace_keeps_foreign_device() {
     for size in ["4M", "6M", "8M"] {
         let theirs = sized([&donors[2], &donors[3]], size);
         create(&theirs).await.unwrap();
-        let device = RedundantDevice::open(options(&theirs)).await.unwrap();
+        let device = RamDevice::open(options(&theirs)).await.unwrap();
         write(&device, 0, Buffer::copy_of(&[7; 4 << 20])).await.unwrap();
         device.detach().await.unwrap();
         drop(device);
         let mine = sized([&donors[0], &donors[1]], "6M");
         let device =
-            if size == "4M" { made(&mine).await } else { RedundantDevice::open(options(&mine)).await.unwrap() };
+            if size == "4M" { made(&mine).await } else { RamDevice::open(options(&mine)).await.unwrap() };
         let refused = device.replace("1", donors[2].name().trim_matches('"')).await.unwrap_err();
         assert!(refused.message.contains("has a device of this name already"), "{refused}");
         device.detach().await.unwrap();
         drop(device);
-        let device = RedundantDevice::open(options(&theirs)).await.unwrap();
+        let device = RamDevice::open(options(&theirs)).await.unwrap();
         assert_eq!((number(&device, "donors_trusted"), number(&device, "degraded")), (2, 0));
         assert!(read(&device, 0, 4 << 20).await.unwrap().iter().all(|byte| *byte == 7));
         device.detach().await.unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::{ServingDonor, create, options};
 use nectary_block::{Buffer, write};
 use nectary_ram::check::{RedundancyHealth, check};
-use nectary_ram::device::owner::RedundantDevice;
+use nectary_ram::device::owner::RamDevice;
 use nectary_ram::planted::{MirrorBug, plant};
 
 /// A planted bug must be caught within this many drains.
@@ -21,7 +21,7 @@ async fn drained() -> RedundancyHealth {
     let spare = names[2].trim_end_matches('"');
     let spec = format!("ram({},{},{spare};spare\",id=disk,size=16M,redundancy=mirror)", names[0], names[1]);
     create(&spec).await.unwrap();
-    let device = Arc::new(RedundantDevice::open(options(&spec)).await.unwrap());
+    let device = Arc::new(RamDevice::open(options(&spec)).await.unwrap());
     write(&*device, 0, Buffer::copy_of(&vec![7; 16 << 20])).await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (writer, stopped) = (device.clone(), stop.clone());

@@ -97,6 +97,7 @@ device_machine!(InPlaceMachine, InPlacePhase, |machine: &InPlaceMachine| DeviceC
     in_place: machine.figures(),
     dirty_stripes: machine.dirty_stripes(),
     is_parity: machine.is_parity(),
+    is_plain: machine.group().geometry().zones().is_some(),
     log: None,
 });
 device_machine!(ParityLogMachine, ParityLogPhase, |machine: &ParityLogMachine| {

@@ -1,7 +1,7 @@
-//! The device with redundancy.
+//! The device.
 //!
 //! Owns: the translation of operations on buffers to requests of the machine and back, and the limit of requests in
-//! progress. Promises: if a future is dropped, its operation is still done; a deadline ends only the wait. When the
+//! progress. Without redundancy, a request goes past the machine if it can (`crate::device::direct`). Promises: if a future is dropped, its operation is still done; a deadline ends only the wait. When the
 //! device is closed, donors are told; when it is only dropped, they are not, and the next client finds the state of a
 //! crash.
 //!
@@ -15,6 +15,7 @@ use nectary_block::{
     BlockDevice, Buffer, DeviceCounters, DeviceErrorKind, DeviceExtent, DeviceGeometry, DeviceOperation, Error,
     IoContext, IoFuture, WriteFlags,
 };
+use nectary_nbd::NbdDevice;
 use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -30,6 +31,7 @@ use super::survey::{self, DeviceDonors, EPOCHS, SurveyResult, describe, error, l
 use super::unfinished::finish;
 use crate::device::RamOptions;
 use crate::device::address::DonorAddress;
+use crate::device::direct::DirectPath;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::group::{DeviceError, MachineIntent, MachineTimes, OPERATIONS_MAX, REQUEST_BYTES_MAX, UserRequest};
 use crate::scrub::ScrubFindings;
@@ -48,18 +50,19 @@ const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-/// A device in the memory of donors, which survives the loss of one donor.
-pub struct RedundantDevice {
-    inner: Arc<RedundantDeviceState>,
+/// A device in the memory of donors.
+pub struct RamDevice {
+    inner: Arc<RamDeviceState>,
     /// The owner task, which ends with the device.
     _owner: JoinSet<()>,
 }
 
-struct RedundantDeviceState {
+struct RamDeviceState {
     geometry: DeviceGeometry,
     /// The maximum number of bytes of one read or write that is passed to the machine.
     request_bytes_max: u64,
     commands: mpsc::Sender<OwnerCommand>,
+    direct: Arc<DirectPath>,
     places: Arc<Semaphore>,
     reports: watch::Receiver<DeviceReport>,
     detached: OnceCell<Result<(), Error>>,
@@ -138,13 +141,13 @@ pub(super) async fn give_up(commands: &mpsc::Sender<OwnerCommand>, mut reports: 
     is_told.unwrap_or(has_ended)
 }
 
-impl RedundantDevice {
+impl RamDevice {
     /// Opens a device that was made before. Its connections run in the tokio runtime from which this is called.
     ///
     /// *Errors*: donors that do not answer, are empty, or belong to another device, which are all named; another client
     /// that has the device. *Cost*: if every donor is present, a few requests to each; with logged parity, also a read
     /// of the areas before the slots. If a donor is missing, up to ten seconds more.
-    pub async fn open(options: RamOptions) -> Result<RedundantDevice, Error> {
+    pub async fn open(options: RamOptions) -> Result<RamDevice, Error> {
         let client = draw_client(&options)?;
         let seen = look_patiently(&options, client, false).await;
         let seen = finish(&options, client, seen).await;
@@ -167,11 +170,11 @@ impl RedundantDevice {
             write_survives,
             flush_survives,
         };
-        let OwnerHandle { commands, reports, .. } = handle;
+        let OwnerHandle { commands, reports, direct, .. } = handle;
         let places = Arc::new(Semaphore::new(REQUESTS_MAX));
         let detached = OnceCell::new();
-        let inner = RedundantDeviceState { geometry, request_bytes_max, commands, places, reports, detached };
-        Ok(RedundantDevice { inner: Arc::new(inner), _owner: owner })
+        let inner = RamDeviceState { geometry, request_bytes_max, commands, direct, places, reports, detached };
+        Ok(RamDevice { inner: Arc::new(inner), _owner: owner })
     }
 
     /// Returns the device's report.
@@ -233,6 +236,7 @@ impl RedundantDevice {
     fn ranged(
         &self,
         checked: Result<nectary_block::DeviceRequest, Error>,
+        direct: fn(&NbdDevice, u64, u64, IoContext) -> IoFuture<()>,
         part: impl Fn(u64, u64) -> UserRequest + Send + 'static,
     ) -> IoFuture<()> {
         let request = match checked {
@@ -241,8 +245,13 @@ impl RedundantDevice {
         };
         let inner = self.inner.clone();
         Box::pin(async move {
-            let end = request.offset + request.length;
-            let mut offset = request.offset;
+            let (mut offset, length) = (request.offset, request.length);
+            if let Some(lanes) = inner.direct.lanes().filter(|_| length > 0)
+                && inner.in_time(&request, lanes.ranged(offset, length, IoContext::default(), direct)).await?
+            {
+                return Ok(());
+            }
+            let end = offset + length;
             while offset < end {
                 let bytes = REQUEST_BYTES_MAX.min(end - offset);
                 inner.submit(&request, part(offset, bytes)).await?;
@@ -253,7 +262,7 @@ impl RedundantDevice {
     }
 }
 
-impl RedundantDeviceState {
+impl RamDeviceState {
     /// Returns the SPEC that names the present donors.
     fn spec(&self) -> String {
         self.reports.borrow().spec.to_string()
@@ -267,11 +276,16 @@ impl RedundantDeviceState {
             self.commands.send(OwnerCommand::Submit { request, reply }).await.map_err(|_| self.ended(of))?;
             end.await.map_err(|_| self.ended(of))?.map_err(|error| self.failed(of, &error))
         };
+        self.in_time(of, work).await?
+    }
+
+    /// Waits for work on a request, up to its deadline.
+    async fn in_time<T>(&self, of: &nectary_block::DeviceRequest, work: impl Future<Output = T>) -> Result<T, Error> {
         match of.deadline {
-            None => work.await,
-            Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
+            None => Ok(work.await),
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.map_err(|_| {
                 let detail = "the deadline passed before the donors answered".to_owned();
-                Err(of.error(DeviceErrorKind::TimedOut, || self.spec(), detail))
+                of.error(DeviceErrorKind::TimedOut, || self.spec(), detail)
             }),
         }
     }
@@ -333,7 +347,7 @@ fn take_back(lent: Arc<Vec<Buffer>>) -> Vec<Buffer> {
     Arc::try_unwrap(lent).unwrap_or_else(|lent| lent.iter().map(|buffer| Buffer::copy_of(buffer)).collect())
 }
 
-impl BlockDevice for RedundantDevice {
+impl BlockDevice for RamDevice {
     fn spec(&self) -> String {
         self.inner.spec()
     }
@@ -360,6 +374,12 @@ impl BlockDevice for RedundantDevice {
         };
         let inner = self.inner.clone();
         Box::pin(async move {
+            if let Some(lanes) = inner.direct.lanes() {
+                match inner.in_time(&request, lanes.read(offset, buffers, context)).await? {
+                    Ok(read) => return Ok(read),
+                    Err(unread) => buffers = unread,
+                }
+            }
             let (mut done, mut into) = (0, 0..0);
             let mut at = 0;
             while done < request.length {
@@ -407,6 +427,11 @@ impl BlockDevice for RedundantDevice {
         };
         let inner = self.inner.clone();
         Box::pin(async move {
+            if let Some(lanes) = inner.direct.lanes()
+                && inner.in_time(&request, lanes.write(offset, &buffers, flags, context)).await?
+            {
+                return Ok(buffers);
+            }
             let (mut data, lent) = lend(buffers);
             let mut at = offset;
             while !data.is_empty() {
@@ -431,21 +456,31 @@ impl BlockDevice for RedundantDevice {
 
     fn discard(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         let checked = self.request(DeviceOperation::Discard, offset, length, context);
-        self.ranged(checked, |offset, bytes| UserRequest::Trim { offset, bytes })
+        let direct = |device: &NbdDevice, offset, length, context| device.discard(offset, length, context);
+        self.ranged(checked, direct, |offset, bytes| UserRequest::Trim { offset, bytes })
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<()> {
         let checked = self.request(DeviceOperation::WriteZeroes, offset, length, context);
-        self.ranged(checked, |offset, bytes| UserRequest::WriteZeroes { offset, bytes, force: false })
+        let direct = |device: &NbdDevice, offset, length, context| device.write_zeroes(offset, length, context);
+        self.ranged(checked, direct, |offset, bytes| UserRequest::WriteZeroes { offset, bytes, force: false })
     }
 
-    /// The whole range counts as mapped, because the copies are not compared.
+    /// With redundancy the whole range counts as mapped, because the copies are not compared.
     fn allocation(&self, offset: u64, length: u64, context: IoContext) -> IoFuture<Vec<DeviceExtent>> {
-        match self.request(DeviceOperation::Allocation, offset, length, context) {
-            Ok(_) if length == 0 => Box::pin(std::future::ready(Ok(Vec::new()))),
-            Ok(_) => Box::pin(std::future::ready(Ok(vec![DeviceExtent { offset, length, mapped: true }]))),
-            Err(error) => refused(error),
-        }
+        let request = match self.request(DeviceOperation::Allocation, offset, length, context) {
+            Ok(_) if length == 0 => return Box::pin(std::future::ready(Ok(Vec::new()))),
+            Ok(request) => request,
+            Err(error) => return refused(error),
+        };
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let found = match inner.direct.lanes() {
+                Some(lanes) => inner.in_time(&request, lanes.allocation(offset, length, context)).await?,
+                None => None,
+            };
+            Ok(found.unwrap_or_else(|| vec![DeviceExtent { offset, length, mapped: true }]))
+        })
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {

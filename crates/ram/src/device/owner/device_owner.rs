@@ -13,9 +13,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use nectary_block::{BlockDevice, IoContext, SurvivalLevel};
 use nectary_host::log::{self, LogLevel};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -28,7 +30,10 @@ use super::session::{DonorConnectError, DonorConnection, DonorRequestOutcome, Se
 use super::spares::SpareDonors;
 use crate::device::RamOptions;
 use crate::device::address::DonorAddress;
+use crate::device::direct::{DirectGate, DirectPath};
+use crate::device::foreign::DonorExport;
 use crate::device::moves::{MovePlan, MoveStage, Mover};
+use crate::device::together::together;
 use crate::format::{DonorRecord, RecordGeometry};
 use crate::group::{
     AttachRefusal, DeviceError, Donor, DonorReply, DonorRequest, DonorStanding, LinkState, MachineAction, MachineEvent,
@@ -96,6 +101,10 @@ pub(super) enum OwnerTaskResult {
     Looked(u64, Vec<bool>, Vec<String>),
     /// The former donor of a move was emptied, or why this failed.
     Emptied(u64, Result<(), String>),
+    /// Every request past the machine has ended, so that the device can be detached.
+    LanesClosed,
+    /// The servers of other makes are flushed, or not, for this caller.
+    Flushed(bool, oneshot::Sender<Result<Bytes, DeviceError>>),
 }
 
 /// The owner of a device.
@@ -125,6 +134,8 @@ pub struct DeviceOwner {
     pub(super) spares: SpareDonors,
     /// Those who wait for a pass of the scrub, and the number of passes before it.
     pub(super) scrubbing: Vec<(u64, oneshot::Sender<ScrubFindings>)>,
+    /// Requests past the machine, of a device without redundancy.
+    pub(super) direct: DirectGate,
 }
 
 /// Those who wait for the machine.
@@ -154,6 +165,8 @@ pub struct OwnerHandle {
     pub opened: oneshot::Receiver<Opened>,
     /// The newest report.
     pub reports: watch::Receiver<DeviceReport>,
+    /// The way past the machine.
+    pub direct: Arc<DirectPath>,
 }
 
 impl DeviceOwner {
@@ -196,8 +209,10 @@ impl DeviceOwner {
             emptying: Vec::new(),
             spares: SpareDonors::default(),
             scrubbing: Vec::new(),
+            direct: DirectGate::default(),
         };
-        (owner, OwnerHandle { commands, opened: is_opened, reports: watched })
+        let direct = owner.direct.path.clone();
+        (owner, OwnerHandle { commands, opened: is_opened, reports: watched, direct })
     }
 
     pub(super) fn now_us(&self) -> Moment {
@@ -217,6 +232,7 @@ impl DeviceOwner {
             }
             self.answer_scrubs();
             self.use_spares();
+            self.open_lanes();
             self.publish(false, false);
             let Some(wake_us) = self.machine.wake_at() else { break };
             timer.as_mut().reset((self.started + Duration::from_micros(wake_us)).into());
@@ -244,28 +260,83 @@ impl DeviceOwner {
 
     fn command(&mut self, command: OwnerCommand) {
         match command {
-            OwnerCommand::Submit { request, reply } => {
-                self.callers.last += 1;
-                let id = self.callers.last;
-                self.callers.list.insert(id, reply);
-                self.step(MachineEvent::Submitted { id, request });
-            }
+            OwnerCommand::Submit { request: UserRequest::Flush, reply } if self.has_others() => self.flush_others(reply),
+            OwnerCommand::Submit { request, reply } => self.submit(request, reply),
             OwnerCommand::Replace { old, new, reply } => self.replace(&old, *new, reply),
             OwnerCommand::Scrub { reply } => self.scrub(reply),
             OwnerCommand::Spares { .. } => self.answer_spares(command),
             OwnerCommand::Detach { reply } => {
                 self.callers.detaching.push(reply);
                 if self.callers.detaching.len() == 1 {
-                    // Once all donors were told of a switch, only what the former one holds is left.
-                    let is_over =
-                        self.mover.moving().is_some_and(|moving| moving.plan().stage() == MoveStage::Emptying);
-                    self.end_move(match is_over {
-                        true => Ok(()),
-                        false => Err("the device is being detached".to_owned().into()),
+                    let closed = self.direct.close_for_good();
+                    if closed.is_unused() {
+                        return self.detach();
+                    }
+                    self.work.spawn(async move {
+                        closed.wait().await;
+                        OwnerTaskResult::LanesClosed
                     });
-                    self.step(MachineEvent::Detach);
                 }
             }
+        }
+    }
+
+    fn submit(&mut self, request: UserRequest, reply: oneshot::Sender<Result<Bytes, DeviceError>>) {
+        self.callers.last += 1;
+        let id = self.callers.last;
+        self.callers.list.insert(id, reply);
+        self.step(MachineEvent::Submitted { id, request });
+    }
+
+    /// Whether a donor is a server of another make, which may have a cache.
+    fn has_others(&self) -> bool {
+        let is_used = |used: &Arc<AtomicBool>| used.load(Ordering::Relaxed);
+        self.peers.iter().any(|peer| peer.target.others.as_ref().is_some_and(is_used))
+    }
+
+    /// Flushes the servers of other makes, and then the device. One whose session has ended is lost with what it had.
+    fn flush_others(&mut self, reply: oneshot::Sender<Result<Bytes, DeviceError>>) {
+        let is_other = |peer: &&DonorPeer| peer.target.others.as_ref().is_some_and(|used| used.load(Ordering::Relaxed));
+        let devices: Option<Vec<_>> = self.peers.iter().filter(is_other).map(|peer| peer.device.clone()).collect();
+        self.work.spawn(async move {
+            let flush = |device: Arc<DonorExport>| async move { device.flush(IoContext::default()).await.is_ok() };
+            let flushed = match devices {
+                Some(devices) => together(devices.into_iter().map(flush).collect()).await.into_iter().all(|done| done),
+                None => false,
+            };
+            OwnerTaskResult::Flushed(flushed, reply)
+        });
+    }
+
+    fn detach(&mut self) {
+        // Once all donors were told of a switch, only what the former one holds is left.
+        let is_over = self.mover.moving().is_some_and(|moving| moving.plan().stage() == MoveStage::Emptying);
+        self.end_move(match is_over {
+            true => Ok(()),
+            false => Err("the device is being detached".to_owned().into()),
+        });
+        self.step(MachineEvent::Detach);
+    }
+
+    /// Lets requests go past the machine while nothing else goes on, and only then.
+    fn open_lanes(&mut self) {
+        if self.geometry.zones().is_none() {
+            return;
+        }
+        let group = self.machine.group();
+        let is_well = |donor: usize| {
+            group.standing()[donor] == DonorStanding::Trusted && group.link_state(donor) == Some(LinkState::Claimed)
+        };
+        let is_quiet = self.machine.is_open()
+            && self.mover.moving().is_none()
+            && self.callers.detaching.is_empty()
+            && (0..self.peers.len()).all(is_well);
+        let lanes = || self.peers.iter().map(DonorPeer::lane).collect::<Option<Vec<_>>>();
+        match if is_quiet { lanes() } else { None } {
+            Some(lanes) if !self.direct.is_open() => self.direct.open(&self.geometry, lanes),
+            Some(_) => {}
+            None if self.direct.is_open() => self.direct.close(),
+            None => {}
         }
     }
 
@@ -356,6 +427,9 @@ impl DeviceOwner {
     fn done(&mut self, done: OwnerTaskResult) {
         match done {
             OwnerTaskResult::Dropped => {}
+            OwnerTaskResult::LanesClosed => self.detach(),
+            OwnerTaskResult::Flushed(true, reply) => self.submit(UserRequest::Flush, reply),
+            OwnerTaskResult::Flushed(false, reply) => _ = reply.send(Err(DeviceError::Patience { block: 0 })),
             // After a move another donor may have the place of one that said so.
             OwnerTaskResult::Looked(number, leaving, answering) => {
                 let is_new = self.mover.number() == number;
@@ -375,6 +449,7 @@ impl DeviceOwner {
                 let peer = &mut self.peers[donor];
                 (peer.device, peer.reason, peer.pause, peer.was_empty) = (Some(device), None, PAUSE_MIN, false);
                 peer.sessions += 1;
+                peer.survives = peer.device.as_ref().map_or(peer.survives, |device| device.survives());
                 self.step(MachineEvent::Connected { donor, incarnation: incarnation(&page) });
             }
             OwnerTaskResult::Connected(donor, _, Err(away)) => {
@@ -488,12 +563,16 @@ fn report(
         is_refused: machine.group().link_state(donor) == Some(LinkState::Refused),
         is_reached: machine.group().link_state(donor).is_some_and(|state| state != LinkState::Down),
         sessions: peer.sessions,
-        requests: peer.requests,
-        read_bytes: peer.read_bytes,
-        written_bytes: peer.written_bytes,
+        requests: peer.counts().0,
+        read_bytes: peer.counts().1,
+        written_bytes: peer.counts().2,
     };
     let progress = machine.rebuild_progress().zip(rebuild);
+    let plain_survives = peers.iter().map(|peer| peer.survives).fold((SurvivalLevel::Host, SurvivalLevel::Host), |all, one| {
+        (all.0.min(one.0), all.1.min(one.1))
+    });
     DeviceReport {
+        plain_survives,
         view: machine.group().view().number(),
         donors: peers.iter().enumerate().map(donor).collect(),
         places: places.to_vec(),

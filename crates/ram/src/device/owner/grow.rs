@@ -20,6 +20,7 @@ use nectary_block::{DeviceErrorKind, Error, exact_size, format_size};
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
 use super::device_owner::OwnerHandle;
+use super::make::capacity;
 use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::{area, trim};
 use super::session::{DonorRequestOutcome, begin, window};
@@ -28,10 +29,13 @@ use super::survey::{
     place,
 };
 use super::unfinished::finish;
+use crate::device::direct::more_shares;
 use crate::device::{DeviceShares, RamOptions};
 use crate::donor::PROMISE_BYTES;
-use crate::format::record::STRIPES_MAX;
-use crate::format::{DonorRecord, FormerSize, GROWTHS_MAX, LogShape, RecordGeometry, RecordStamp, RedundancyCode};
+use crate::format::record::{PLAIN_STRIPES_MAX, STRIPES_MAX};
+use crate::format::{
+    DonorRecord, FormerSize, GROWTHS_MAX, LogShape, RecordGeometry, RecordStamp, RedundancyCode, RowZones, ZONES_MAX,
+};
 use crate::group::{AttachRefusal, Donor, DonorReply, DonorRequest, MachineIntent, merge};
 use crate::in_place::RowLayout;
 use crate::logged::ParityLogConfiguration;
@@ -42,7 +46,13 @@ use crate::logged::ParityLogConfiguration;
 pub async fn grow(options: &RamOptions, bytes: u64) -> Result<DeviceShares, Error> {
     let (_, seen, placed) = look_alone(options).await?;
     let before = placed.geometry;
-    let after = grown(&before, bytes).map_err(|detail| error(options, DeviceErrorKind::Invalid, detail))?;
+    let invalid = |detail: String| error(options, DeviceErrorKind::Invalid, detail);
+    let mut after = grown(&before, bytes).map_err(invalid)?;
+    if let Some(zones) = before.zones().filter(|_| after != before) {
+        let donors: Vec<&SurveyResult> = placed.places.iter().map(|place| &seen[*place]).collect();
+        after.code = RedundancyCode::None(grown_zones(options, &before, &zones, after.stripes(), &donors)?);
+    }
+    after.check().map_err(|why| invalid(why.to_string()))?;
     if after != before {
         check_room(options, &seen, &placed, &after)?;
         for (position, place) in placed.places.iter().enumerate() {
@@ -109,14 +119,44 @@ fn grown(before: &RecordGeometry, bytes: u64) -> Result<RecordGeometry, String> 
         return Ok(*before);
     }
     let mut after = RecordGeometry { bytes, ..*before };
+    let stripes_max = if before.zones().is_some() { PLAIN_STRIPES_MAX } else { STRIPES_MAX };
     if let RedundancyCode::Log(log) = before.code {
         after.code = RedundancyCode::Log(grown_log(before, &log, bytes)?);
-    } else if after.stripes() > STRIPES_MAX {
-        let most = format_size(STRIPES_MAX * u64::from(before.stripe_bytes));
+    } else if after.stripes() > stripes_max {
+        let most = format_size(stripes_max * u64::from(before.stripe_bytes));
         return Err(format!("it has {} and stripes for at most {most}", format_size(before.bytes)));
     }
-    after.check().map_err(|why| why.to_string())?;
     Ok(after)
+}
+
+/// Returns the zones of a device without redundancy that has so many stripes; donors with little memory get fewer of those
+/// that are added.
+fn grown_zones(
+    options: &RamOptions,
+    before: &RecordGeometry,
+    zones: &RowZones,
+    stripes: u64,
+    donors: &[&SurveyResult],
+) -> Result<RowZones, Error> {
+    let stripe_bytes = u64::from(before.stripe_bytes);
+    let room = |(position, donor): (Donor, &&SurveyResult)| capacity(donor).saturating_sub(donor_bytes(before, position));
+    let room: Vec<u64> = donors.iter().enumerate().map(room).collect();
+    let free: Vec<u64> = room.iter().map(|bytes| bytes / stripe_bytes).collect();
+    let added = stripes.saturating_sub(zones.stripes());
+    let Some(more) = more_shares(added, &free) else {
+        let each = donors.iter().zip(&room).map(|(donor, room)| {
+            let quota = donor.page().and_then(|page| page.quota_bytes);
+            let quota = quota.map(|quota| format!(" (--quota {} for one device)", format_size(quota)));
+            format!("{} has room for {}{}", donor.name(), format_size(*room), quota.unwrap_or_default())
+        });
+        let (each, needed): (Vec<String>, String) = (each.collect(), format_size(added * stripe_bytes));
+        let detail = format!("{needed} more are needed: {}", each.join(", "));
+        return Err(error(options, DeviceErrorKind::Full, detail));
+    };
+    zones.grown(&more).map_err(|_| {
+        let detail = format!("it has grown too often: it would have more than {ZONES_MAX} zones");
+        error(options, DeviceErrorKind::Invalid, detail)
+    })
 }
 
 fn grown_log(before: &RecordGeometry, log: &LogShape, bytes: u64) -> Result<LogShape, String> {

@@ -1,4 +1,4 @@
-//! Making and deleting a device with redundancy.
+//! Making and deleting a device.
 //!
 //! Owns: the choice of the geometry for a size, and removing the record. Promises: an existing device is never
 //! overwritten; a device that was made only on some donors can be made again; a device with a living client is not
@@ -15,21 +15,26 @@ use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::trim;
 use super::session::{DonorConnectError, DonorRequestOutcome, begin, incarnation};
 use super::survey::{
-    DeviceDonors, SurveyResult, SurveyedDonor, check_makes, check_named, check_redundant, error, look, newest, owned,
-    owned_elsewhere, owner, part_bytes,
+    DeviceDonors, NO_RECORD, SurveyResult, SurveyedDonor, check_makes, check_named, check_recorded, error, has_no_record, look,
+    newest, owned, owned_elsewhere, owner, part_bytes,
 };
-use crate::device::deleting::{DeletionOutcome, conclude};
+use crate::device::deleting::{DeletionOutcome, conclude, free_export};
+use crate::device::direct::shares;
 use crate::device::together::together;
 use crate::device::{DeviceShares, OVERFLOW_PERCENT, RamOptions, Redundancy};
 use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
-use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
-use crate::format::{DonorRecord, Formers, MemberState, RecordGeometry, RecordStamp, RedundancyCode};
+use crate::format::record::{PLAIN_STRIPES_MAX, STRIPE_BYTES_MAX, STRIPES_MAX};
+use crate::format::{
+    DonorRecord, Formers, MemberState, RecordGeometry, RecordStamp, RedundancyCode, RowZones, ZONES_MAX,
+};
 use crate::group::{DonorReply, DonorRequest, MachineIntent, MachineTimes};
 use crate::logged::ParityLogConfiguration;
 use crate::placement::{LogPlacement, PlacementSettings, RedundancyPolicy};
 
 /// The length of a stripe, unless the device is so large that it needs longer ones. *Units*: bytes.
 const STRIPE_BYTES: u64 = 1 << 20;
+/// The length of a stripe without redundancy, unless the device is very large. *Units*: bytes.
+const PLAIN_STRIPE_BYTES: u64 = 64 << 10;
 /// The maximum number of blocks of a device that logs parity.
 const BLOCKS_MAX: u32 = 1 << 30;
 /// The most overflow that a small device gets by default. *Units*: percent.
@@ -58,25 +63,28 @@ const LEFT_LOOKS_MAX: usize = 40;
 /// Makes a device on donors that have nothing of it yet.
 ///
 /// *Errors*: a donor does not answer, has the device already, or has too little memory; two donors may fail together.
-pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
+pub async fn create(options: &RamOptions, force: bool) -> Result<DeviceShares, Error> {
     let fail = |kind: DeviceErrorKind, detail: String| Err(error(options, kind, detail));
     let Some(bytes) = options.size_bytes else {
         return fail(DeviceErrorKind::Invalid, "a new device needs a size: size=8G".to_owned());
     };
     let client = draw_client(options)?;
-    let geometry = match options.redundancy {
-        Redundancy::Log(policy) => log_geometry(options, policy, bytes)?,
-        Redundancy::Parity => parity_geometry(options, bytes)?,
-        _ => mirror_geometry(options, bytes)?,
+    // Without redundancy, it depends on what is free on each donor.
+    let fixed = match options.redundancy {
+        Redundancy::None => None,
+        Redundancy::Log(policy) => Some(log_geometry(options, policy, bytes)?),
+        Redundancy::Parity => Some(parity_geometry(options, bytes)?),
+        Redundancy::Mirror => Some(mirror_geometry(options, bytes)?),
     };
-    let members = geometry.members;
-    let part = |donor: usize| donor_bytes(&geometry, donor);
+    let has_other_size = |at: usize, there: &SurveyedDonor| {
+        fixed.is_some_and(|geometry| part_bytes(there) != donor_bytes(&geometry, at))
+    };
     // Spares get nothing before they take a place.
     let alone = RamOptions { spares: Vec::new(), ..options.clone() };
     let mut seen = look(&alone, client).await;
     // A donor frees a part that was deleted when the last connection to it has ended.
     for _ in 0..LEFT_LOOKS_MAX {
-        let is_left = |(at, donor): (usize, &SurveyResult)| matches!(&donor.state, Ok(there) if DonorRecord::is_absent(&there.area) && part_bytes(there) != part(at));
+        let is_left = |(at, donor): (usize, &SurveyResult)| matches!(&donor.state, Ok(there) if DonorRecord::is_absent(&there.area) && !there.reached.device.is_foreign() && (fixed.is_none() || has_other_size(at, there)));
         if !seen.iter().enumerate().any(is_left) {
             break;
         }
@@ -85,21 +93,20 @@ pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
         seen = look(&alone, client).await;
     }
     check_makes(options, &seen)?;
-    let (mut away, mut taken, mut small) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut away, mut taken) = (Vec::new(), Vec::new());
     for (at, donor) in seen.iter().enumerate() {
-        let (name, part) = (donor.name(), part(at));
+        let name = donor.name();
         match &donor.state {
             Ok(SurveyedDonor { area, .. }) if !DonorRecord::is_absent(area) && is_ready(area) => {
                 taken.push(format!("{name}: it has the device already"));
             }
-            Ok(there) if part_bytes(there) != part => {
+            Ok(there) if there.reached.device.has_other_data() && !force => {
+                taken.push(format!("{name}: it holds something else; --force overwrites it"));
+            }
+            Ok(there) if has_other_size(at, there) => {
                 taken.push(format!("{name}: it has a part of a device of this name, with another size"));
             }
-            Ok(_) => {}
-            Err(DonorConnectError::Absent(page)) if page.free_bytes < part.next_multiple_of(PROMISE_BYTES) => {
-                small.push(format!("{name} {}", format_size(page.free_bytes)));
-            }
-            Err(DonorConnectError::Absent(_)) => {}
+            Ok(_) | Err(DonorConnectError::Absent(_)) => {}
             Err(DonorConnectError::Refused(why)) => taken.push(format!("{name}: {why}")),
             Err(other) => away.push(format!("{name}: {}", other.reason())),
         }
@@ -111,15 +118,13 @@ pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
         let remedy = "attach what is there, or delete it first with `nectary ram delete SPEC`";
         return fail(DeviceErrorKind::Busy, format!("{}; {remedy}", taken.join("; ")));
     }
-    if !small.is_empty() {
-        let (size, needed) = (format_size(bytes), format_size(part(0).next_multiple_of(PROMISE_BYTES)));
-        let detail = format!(
-            "{size} with redundancy={} need {needed} on each donor; too little is free on {}",
-            options.redundancy.name(),
-            small.join(", ")
-        );
-        return fail(DeviceErrorKind::Full, detail);
-    }
+    let geometry = match fixed {
+        Some(geometry) => {
+            check_room(options, &seen, donor_bytes(&geometry, 0))?;
+            geometry
+        }
+        None => plain_geometry(options, bytes, &seen)?,
+    };
     // What a deletion that was cut short has left there is no part of the new device.
     for donor in &seen {
         let Some(there) = donor.state.as_ref().ok().filter(|_| !planted(Bug::RemainsKept)) else { continue };
@@ -132,8 +137,73 @@ pub async fn create(options: &RamOptions) -> Result<DeviceShares, Error> {
         start(options, client, MachineIntent::Create, DeviceDonors { geometry, places }, seen).await?;
     // If a donor cannot be told, the device is made nevertheless: the first client begins as after a crash.
     let _ = give_up(&commands, reports).await;
-    let (redundancy, shares) = (options.redundancy, (0..usize::from(members)).map(part).collect());
-    Ok(DeviceShares { id: options.id.clone(), size_bytes: bytes, redundancy, shares })
+    let shares = (0..usize::from(geometry.members)).map(|donor| donor_bytes(&geometry, donor)).collect();
+    Ok(DeviceShares { id: options.id.clone(), size_bytes: bytes, redundancy: options.redundancy, shares })
+}
+
+/// Refuses donors with too little memory for a part of so many bytes.
+fn check_room(options: &RamOptions, seen: &[SurveyResult], part_bytes: u64) -> Result<(), Error> {
+    let needed = part_bytes.next_multiple_of(PROMISE_BYTES);
+    let lacks = |donor: &SurveyResult| match &donor.state {
+        Err(DonorConnectError::Absent(page)) if page.free_bytes < needed => {
+            Some(format!("{} {}", donor.name(), format_size(page.free_bytes)))
+        }
+        _ => None,
+    };
+    let small: Vec<String> = seen.iter().filter_map(lacks).collect();
+    if small.is_empty() {
+        return Ok(());
+    }
+    let size = format_size(options.size_bytes.unwrap_or_default());
+    let detail = format!(
+        "{size} with redundancy={} need {} on each donor; too little is free on {}",
+        options.redundancy.name(),
+        format_size(needed),
+        small.join(", ")
+    );
+    Err(error(options, DeviceErrorKind::Full, detail))
+}
+
+/// Returns the bytes that a device could have on a donor.
+pub(super) fn capacity(donor: &SurveyResult) -> u64 {
+    if let Some(bytes) = donor.state.as_ref().ok().and_then(|there| there.reached.device.foreign_bytes()) {
+        return bytes;
+    }
+    let has = donor.state.as_ref().map_or(0, part_bytes);
+    let Some(page) = donor.page() else { return 0 };
+    // The donor lends whole slabs.
+    let all = has.checked_next_multiple_of(PROMISE_BYTES).unwrap_or(has).saturating_add(page.free_bytes);
+    page.quota_bytes.map_or(all, |quota| all.min(quota))
+}
+
+/// Returns the geometry of a device without redundancy: donors with little memory get less.
+fn plain_geometry(options: &RamOptions, bytes: u64, seen: &[SurveyResult]) -> Result<RecordGeometry, Error> {
+    let fail = |kind: DeviceErrorKind, detail: String| Err(error(options, kind, detail));
+    let stripe = PLAIN_STRIPE_BYTES.max(bytes.div_ceil(PLAIN_STRIPES_MAX).checked_next_power_of_two().unwrap_or(u64::MAX));
+    let Some(stripe_bytes) = u32::try_from(stripe).ok().filter(|stripe| *stripe <= STRIPE_BYTES_MAX) else {
+        let most = format_size(PLAIN_STRIPES_MAX * u64::from(STRIPE_BYTES_MAX));
+        return fail(DeviceErrorKind::Invalid, format!("a device has at most {most}"));
+    };
+    let capacities: Vec<u64> = seen.iter().map(|donor| capacity(donor) / stripe).collect();
+    let Some(shares) = shares(bytes.div_ceil(stripe), &capacities) else {
+        let each = seen.iter().map(|donor| format!("{} {}", donor.name(), format_size(capacity(donor))));
+        let each: Vec<String> = each.collect();
+        let detail = format!(
+            "{} do not fit: there are {}; a device has at least {} on so many donors",
+            format_size(bytes),
+            each.join(", "),
+            format_size(stripe * seen.len() as u64)
+        );
+        return fail(DeviceErrorKind::Full, detail);
+    };
+    let Ok(zones) = RowZones::of(&shares) else {
+        let detail = format!(
+            "the donors would have more than {ZONES_MAX} different numbers of stripes: name donors with about the same free              memory, or fewer"
+        );
+        return fail(DeviceErrorKind::Invalid, detail);
+    };
+    let (device, members, code) = (draw_identity(options)?, seen.len() as u16, RedundancyCode::None(zones));
+    Ok(RecordGeometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, code })
 }
 
 fn draw_identity(options: &RamOptions) -> Result<[u8; 16], Error> {
@@ -207,7 +277,7 @@ pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     if let Some(client) = owner(&seen).filter(|_| !options.take_over) {
         return Err(error(options, DeviceErrorKind::Busy, owned(&client)));
     }
-    check_redundant(options, &seen)?;
+    check_recorded(options, &seen)?;
     if let Some(geometry) = newest(&seen).map(|record| record.geometry) {
         check_named(options, &geometry)?;
         for donor in &seen {
@@ -227,6 +297,10 @@ pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
 async fn delete_on(seen: SurveyResult) -> Option<(String, DeletionOutcome)> {
     let (name, is_spare) = (seen.name().to_owned(), seen.target.address.is_spare);
     let outcome = match seen.state {
+        Ok(there) if there.reached.device.has_other_data() => {
+            DeletionOutcome::Away("it holds something that is no network RAM disk".to_owned())
+        }
+        Ok(there) if there.reached.device.is_foreign() && there.record.is_none() => DeletionOutcome::Nothing,
         Ok(there) => empty(&there).await.map_or_else(DeletionOutcome::Failed, |()| DeletionOutcome::Deleted),
         Err(DonorConnectError::Absent(_)) if is_spare => return None,
         Err(DonorConnectError::Absent(_)) => DeletionOutcome::Nothing,
@@ -235,20 +309,34 @@ async fn delete_on(seen: SurveyResult) -> Option<(String, DeletionOutcome)> {
     Some((name, outcome))
 }
 
-/// Deletes what the only donor of a SPEC has of a device with redundancy; `false` if it has no such device.
+/// Deletes what the only donor of a SPEC has of a device.
 ///
 /// *Errors*: as [`delete_part`](crate::device::delete_part).
-pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<bool, Error> {
+pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<(), Error> {
     let seen = look(options, draw_client(options)?).await;
-    let Some(donor) = seen.first() else { return Ok(false) };
+    let Some(donor) = seen.first() else { return Ok(()) };
     let fail = |kind: DeviceErrorKind, detail: String| Err(error(options, kind, format!("{}: {detail}", donor.name())));
     let there = match &donor.state {
         Ok(there) => there,
-        Err(DonorConnectError::Unreachable(why) | DonorConnectError::Cut(why)) => {
-            return fail(DeviceErrorKind::Absent, why.clone());
+        Err(DonorConnectError::Absent(_)) => {
+            let detail = format!("no donor has a part of device \"{}\"", options.id);
+            return Err(error(options, DeviceErrorKind::Absent, detail));
         }
-        Err(DonorConnectError::Absent(_) | DonorConnectError::Refused(_) | DonorConnectError::OtherMake) => {
-            return Ok(false);
+        Err(away @ (DonorConnectError::Unreachable(_) | DonorConnectError::Cut(_))) => {
+            return fail(DeviceErrorKind::Absent, away.reason());
+        }
+        Err(DonorConnectError::OtherMake) => {
+            return fail(DeviceErrorKind::Unsupported, DonorConnectError::OtherMake.reason());
+        }
+        Err(DonorConnectError::Refused(why)) if !has_no_record(why) => return fail(DeviceErrorKind::Busy, why.clone()),
+        Err(DonorConnectError::Refused(_)) if !is_forced => {
+            let detail = format!("{NO_RECORD}; add --force to free it");
+            return fail(DeviceErrorKind::Busy, detail);
+        }
+        Err(DonorConnectError::Refused(_)) => {
+            let freed = free_export(&donor.target.address, &options.id).await;
+            let outcome = freed.map_or_else(DeletionOutcome::Failed, |()| DeletionOutcome::Deleted);
+            return conclude(options, 1, vec![(donor.name().to_owned(), outcome)]).map(drop);
         }
     };
     if let Some(client) = owner(&seen) {
@@ -262,8 +350,7 @@ pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<bool, 
         _ => {}
     }
     let outcome = empty(there).await.map_or_else(DeletionOutcome::Failed, |()| DeletionOutcome::Deleted);
-    conclude(options, 1, vec![(donor.name().to_owned(), outcome)])?;
-    Ok(true)
+    conclude(options, 1, vec![(donor.name().to_owned(), outcome)]).map(drop)
 }
 
 /// Returns, in words, that a device may need this part: the record is damaged, or gives the donor a place.

@@ -1,8 +1,8 @@
-//! The devices `ram(…,redundancy=…)`, which survive the loss of a donor: mirrored, or with logged parity.
+//! The devices `ram(…,redundancy=…)`.
 //!
-//! Owns: the device, and making and deleting one. Promises: a write to a mirror that has returned is on every trusted
-//! donor that holds its blocks; with logged parity it may be only in this process until a flush. In both cases it
-//! survives the loss of a donor. A lost donor is left, and filled again when it returns; a request ends at the latest
+//! Owns: the device, and making and deleting one. Promises: a write that has returned is on every trusted donor that holds
+//! its blocks; with logged parity it may be only in this process until a flush. With redundancy it survives the loss of a
+//! donor. A lost donor is left, and filled again when it returns; a request ends at the latest
 //! after `patience`. Leaves to others: every decision (`group`, `in_place`, `logged`), the encoding on donors (`format`).
 //!
 //! | file | what is in it |
@@ -35,7 +35,7 @@ mod moving;
 mod naming;
 mod peer;
 pub mod planted;
-mod remnants;
+pub(crate) mod remnants;
 mod remote;
 mod replacing;
 mod report;
@@ -47,7 +47,7 @@ pub(crate) mod survey;
 mod unfinished;
 
 pub use client::{DeviceMachine, donor_bytes, machine};
-pub use device::RedundantDevice;
+pub use device::RamDevice;
 pub use grow::grow;
 pub use make::{create, delete, delete_part};
 pub use moving::{MoveError, MoveErrorKind};

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nectary_block::format_size;
-use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
 use super::remnants::{self, CurrentDevice, area, trim};
 use super::report::MoveReport;
 use super::session::{DonorConnectError, DonorRequestOutcome, SessionTarget, begin, incarnation};
+use crate::device::foreign::DonorExport;
 use crate::device::moves::MovePlan;
 use crate::donor::PROMISE_BYTES;
 use crate::format::{DonorRecord, RecordStamp};
@@ -64,7 +64,7 @@ impl From<String> for MoveError {
 
 /// The other donor, owned by this client.
 pub struct PreparedDonor {
-    pub device: Arc<NbdDevice>,
+    pub device: Arc<DonorExport>,
     pub incarnation: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct MoveSides {
     pub epoch: u64,
     pub ready: Option<PreparedDonor>,
     /// The session with the former donor, for as long as it may still have something.
-    pub former: Option<Arc<NbdDevice>>,
+    pub former: Option<Arc<DonorExport>>,
     /// The former donor, once the other one has its place: it is in use again if the other one has to give it back.
     pub left: Option<SessionTarget>,
     /// The label of the donor that has no place: of the other one, then of the former one.
@@ -124,7 +124,7 @@ pub async fn prepare(
     epoch: u64,
     bytes: u64,
     present: CurrentDevice,
-    former: Option<Arc<NbdDevice>>,
+    former: Option<Arc<DonorExport>>,
     others: Vec<(String, u64, String)>,
 ) -> Result<(String, Option<PreparedDonor>), MoveError> {
     let name = target.address.text.clone();
@@ -189,8 +189,8 @@ pub async fn prepare(
 
 /// Copies a part; *errors*: whether the other donor is the one that failed, and why.
 pub async fn copy(
-    from: Arc<NbdDevice>,
-    to: Arc<NbdDevice>,
+    from: Arc<DonorExport>,
+    to: Arc<DonorExport>,
     stopped: Arc<AtomicBool>,
     offset: u64,
     bytes: u64,

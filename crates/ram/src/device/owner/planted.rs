@@ -16,10 +16,10 @@ nectary_block::planted_bugs! {
     OldOwnerServed = 1 => "earlier owner served",
     /// Requests in flight when a connection is lost count as done.
     LostWriteAnswered = 2 => "write on a lost connection answered",
-    /// A device that has grown places its blocks as one that was made with its present size.
-    FormersIgnored = 4 => "former sizes ignored",
-    /// A donor gets the new size before the donors have room for it.
-    SizeBeforeRoom = 5 => "size stored before there is room",
+    /// Without redundancy: a move does not wait for requests that went past the machine.
+    LanesNotAwaited = 4 => "requests past the machine not awaited",
+    /// Without redundancy: a lost block is returned as data.
+    LostReadDirectly = 5 => "lost block read as data",
     /// With parity in place: growing trims the parity of the last stripe, too.
     ParityTrimmed = 6 => "parity of the last stripe trimmed",
     /// A new device keeps what a deletion that was cut short has left.

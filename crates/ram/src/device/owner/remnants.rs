@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use nectary_block::{BlockDevice, IoContext};
 use nectary_host::log::{self, LogLevel};
-use nectary_nbd::NbdDevice;
 
 use super::session::{DonorConnectError, DonorRequestOutcome, SessionTarget, begin, window};
+use crate::device::foreign::DonorExport;
 use crate::format::{DonorRecord, RecordGeometry, RecordStamp};
 use crate::group::{DonorReply, DonorRequest};
 
@@ -49,7 +49,7 @@ impl CurrentDevice {
 
 /// Removes the device's record and blocks from a donor that is not in use. If the donor does not answer, they stay
 /// there, and the device does not use them.
-pub async fn empty(device: Arc<NbdDevice>) -> Result<(), String> {
+pub async fn empty(device: Arc<DonorExport>) -> Result<(), String> {
     let (area, _) = area(&device).await?;
     let body = DonorRequest::SwapMetadata { expected: RecordStamp::of(&area), record: bytes::Bytes::new() };
     match begin(&device, body).await {
@@ -93,7 +93,7 @@ async fn give_back_once(target: &SessionTarget, epoch: u64, present: &CurrentDev
 }
 
 /// The metadata area of a donor, and whether another client has it.
-pub(super) async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
+pub(super) async fn area(device: &Arc<DonorExport>) -> Result<(bytes::Bytes, bool), String> {
     match begin(device, DonorRequest::ReadMetadata).await {
         DonorRequestOutcome::Answered(DonorReply::Metadata { area, is_owned }) => Ok((area, is_owned)),
         DonorRequestOutcome::Answered(_) => Err("it does not tell its metadata".to_owned()),
@@ -102,11 +102,16 @@ pub(super) async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool)
 }
 
 /// Makes a range of a donor's memory read as zeroes.
-pub(super) async fn trim(device: &NbdDevice, range: std::ops::Range<u64>) -> Result<(), String> {
+pub(crate) async fn trim(device: &DonorExport, range: std::ops::Range<u64>) -> Result<(), String> {
     let mut offset = range.start;
     while offset < range.end {
         let length = TRIM_BYTES.min(range.end - offset);
-        device.discard(offset, length, IoContext::default()).await.map_err(|error| error.detail)?;
+        // A trim has no effect on some other servers.
+        let trimmed = match device.is_foreign() {
+            true => device.write_zeroes(offset, length, IoContext::default()),
+            false => device.discard(offset, length, IoContext::default()),
+        };
+        trimmed.await.map_err(|error| error.detail)?;
         offset += length;
     }
     Ok(())

@@ -33,7 +33,7 @@ impl DeviceController {
         self.reports.borrow().spec.to_string()
     }
 
-    /// As [`RedundantDevice::replace`](super::RedundantDevice::replace).
+    /// As [`RamDevice::replace`](super::RamDevice::replace).
     pub async fn replace(&self, old: &str, new: &str) -> Result<(), MoveError> {
         let invalid = |why: String| MoveError::new(MoveErrorKind::Invalid, why);
         let new = Box::new(DonorAddress::parse(new).map_err(invalid)?);
@@ -45,7 +45,7 @@ impl DeviceController {
         self.command(OwnerCommand::Replace { old: old.to_owned(), new, reply }, end).await?
     }
 
-    /// As [`RedundantDevice::drain`](super::RedundantDevice::drain).
+    /// As [`RamDevice::drain`](super::RamDevice::drain).
     pub async fn drain(&self, old: &str) -> Result<String, MoveError> {
         let (reply, end) = oneshot::channel();
         let (spares, used, bytes) = self.command(OwnerCommand::Spares { old: old.to_owned(), reply }, end).await??;
@@ -73,7 +73,7 @@ impl DeviceController {
         Err(MoveError::new(kind, messages.join("; ")))
     }
 
-    /// As [`RedundantDevice::scrub`](super::RedundantDevice::scrub).
+    /// As [`RamDevice::scrub`](super::RamDevice::scrub).
     pub async fn scrub(&self) -> Result<ScrubFindings, String> {
         let (reply, end) = oneshot::channel();
         self.command(OwnerCommand::Scrub { reply }, end).await

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_host::log::{self, LogLevel};
-use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
 use super::device_owner::{DeviceOwner, OwnerTaskResult};
@@ -15,6 +14,7 @@ use super::moving::{self, MoveError, MoveErrorKind, MoveSides, Moved, PreparedDo
 use super::remnants::{self, CurrentDevice};
 use super::session::SessionTarget;
 use super::survey::EPOCHS;
+use crate::device::foreign::DonorExport;
 use crate::device::address::DonorAddress;
 use crate::device::moves::{EndedMove, MovePlan, MoveStep, MoveStop, NotNow, PART_BYTES, PreparationResult};
 use crate::group::{Donor, MachineEvent};
@@ -27,7 +27,7 @@ impl DeviceOwner {
     }
 
     /// The donor that is to be replaced, with the session that has its data; `None`: it has none.
-    fn replaceable(&self, old: &str) -> Result<(Donor, Option<Arc<NbdDevice>>), MoveError> {
+    fn replaceable(&self, old: &str) -> Result<(Donor, Option<Arc<DonorExport>>), MoveError> {
         let donor = self.position(old)?;
         let device = &self.peers[donor].device;
         let name = |donor: Donor| &self.peers[donor].target.address.text;
@@ -61,17 +61,21 @@ impl DeviceOwner {
         // Other sessions of this client there, also for another place, have other numbers; a move uses two.
         let newest = self.peers.iter().map(|peer| peer.epoch).max().unwrap_or_default();
         let epoch = newest.max(EPOCHS) + 2 + self.mover.number();
-        let target = SessionTarget { address: new, ..self.peers[donor].target.clone() };
+        let target = SessionTarget { address: new, others: None, ..self.peers[donor].target.clone() };
         let members = &self.machine.group().view().members;
         let kept = (0..members.len()).filter(|other| *other != donor).map(|other| {
             let name = self.peers[other].target.address.text.clone();
-            (name, members[other].incarnation, self.labels[other].clone())
+            // Without redundancy, donors may fail together.
+            let label = if self.geometry.zones().is_none() { self.labels[other].clone() } else { String::new() };
+            (name, members[other].incarnation, label)
         });
         let kept: Vec<(String, u64, String)> = kept.collect();
         let (bytes, present) = (self.donor_bytes[donor], self.present());
         let plan = MovePlan::new(donor, bytes, PART_BYTES, self.now_us());
         let number = self.mover.begin(plan, former.is_none(), MoveSides::new(target.clone(), epoch, reply));
+        let closed = self.direct.close_for_good();
         self.work.spawn(async move {
+            closed.wait().await;
             OwnerTaskResult::Prepared(number, moving::prepare(target, epoch, bytes, present, former, kept).await)
         });
     }

@@ -70,6 +70,8 @@ pub struct DeviceCounts {
     pub dirty_stripes: u64,
     /// Whether the device has parity that is changed in place.
     pub is_parity: bool,
+    /// Whether the device has no redundancy.
+    pub is_plain: bool,
     /// Counters of a device that logs parity.
     pub log: Option<LogCounts>,
 }
@@ -112,6 +114,8 @@ pub struct DeviceReport {
     pub spares: (u64, u64),
     /// The SPEC that names the present donors.
     pub spec: Arc<str>,
+    /// What writes and flushes survive without redundancy.
+    pub plain_survives: (SurvivalLevel, SurvivalLevel),
     /// Counts.
     pub counts: DeviceCounts,
     /// The reason why the device has ended, if it has.
@@ -119,8 +123,8 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
-    /// Whether the device survives the loss of any one donor now: every donor has all its data, and has stored the view
-    /// that says so.
+    /// Whether every donor has all its data, and has stored the view that says so. With redundancy, the device then survives
+    /// the loss of any one donor.
     pub fn is_whole(&self) -> bool {
         self.is_view_stored && self.donors.iter().all(|donor| donor.standing == DonorStanding::Trusted)
     }
@@ -129,6 +133,9 @@ impl DeviceReport {
     /// returns; with logged parity it may be only in this process until a flush. With parity in place it does not
     /// survive the loss of a donor together with that of the client.
     pub fn survives(&self) -> (SurvivalLevel, SurvivalLevel) {
+        if self.counts.is_plain {
+            return self.plain_survives;
+        }
         let flush = match (self.is_whole(), self.counts.is_parity) {
             (true, true) => SurvivalLevel::Donor,
             (true, false) => SurvivalLevel::HostAndDonor,
@@ -146,6 +153,7 @@ impl DeviceReport {
         let InPlaceFigures { resynchronised, repaired, hedged, replayed, failed, .. } = self.counts.in_place;
         let mut values = vec![
             ("mirror", u64::from(self.counts.log.is_none())),
+            ("plain", u64::from(self.counts.is_plain)),
             ("donors", self.donors.len() as u64),
             ("donors_up", count(|donor| donor.is_up)),
             ("donors_trusted", count(|donor| donor.standing == DonorStanding::Trusted)),

@@ -11,6 +11,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, Buffer, DeviceErrorKind, Error, IoContext, IoFuture, WriteFlags};
@@ -18,7 +19,8 @@ use nectary_nbd::{ConnectOptions, ExportUrl, NbdDevice, info, list};
 
 use super::planted::{Bug, planted, stops_here};
 use crate::device::address::DonorAddress;
-use crate::donor::UNIT_BYTES;
+use crate::device::foreign::DonorExport;
+use crate::donor::{UNIT_BYTES, random};
 use crate::donor::name::{ExportName, PAGE_NAME, SessionName};
 use crate::donor::page::DonorPage;
 use crate::format::{RecordSwap, WINDOW_BYTES, WindowState};
@@ -39,12 +41,14 @@ pub struct SessionTarget {
     pub client: u64,
     /// Whether the sessions only read, and never become the owner.
     pub only_reads: bool,
+    /// Whether the donor may be an NBD server of another make; set when this client has used it.
+    pub others: Option<Arc<AtomicBool>>,
 }
 
 /// A connection to a donor.
 pub struct DonorConnection {
     pub page: DonorPage,
-    pub device: Arc<NbdDevice>,
+    pub device: Arc<DonorExport>,
 }
 
 /// The reason why there is no connection.
@@ -119,13 +123,18 @@ impl SessionTarget {
     /// Begins a session; this client must not have used `epoch` with this donor before. With a size, the device is made
     /// if it does not exist.
     pub async fn connect(&self, epoch: u64, size_bytes: Option<u64>) -> Result<DonorConnection, DonorConnectError> {
-        let page = self.page().await?;
+        let page = match (self.page().await, &self.others) {
+            (Err(DonorConnectError::OtherMake | DonorConnectError::Unreachable(_)), Some(is_used)) => {
+                return self.connect_other(is_used).await;
+            }
+            (page, _) => page?,
+        };
         let url = self.url(&page, epoch, size_bytes);
         let mut options = ConnectOptions::default();
         (options.is_single_session, options.unit_bytes) = (true, Some(UNIT_BYTES));
         match step(NbdDevice::connect(&url, options)).await {
             Ok(device) if device.geometry().size_bytes > WINDOW_BYTES as u64 => {
-                Ok(DonorConnection { page, device: Arc::new(device) })
+                Ok(DonorConnection { page, device: Arc::new(DonorExport::own(device)) })
             }
             Ok(_) => Err(DonorConnectError::Refused("its export is too small for a device with redundancy".to_owned())),
             Err(error) => Err(match error.kind {
@@ -134,6 +143,25 @@ impl SessionTarget {
                 _ => DonorConnectError::Cut(error.message),
             }),
         }
+    }
+}
+
+impl SessionTarget {
+    /// Begins a session with a server of another make, which must not have had one that was used.
+    async fn connect_other(&self, is_used: &Arc<AtomicBool>) -> Result<DonorConnection, DonorConnectError> {
+        let unreachable = |error: nectary_nbd::Error| DonorConnectError::Unreachable(error.message);
+        if is_used.load(Ordering::Relaxed) {
+            let why = "it is lost: another NBD server keeps no late write out, so it is used again when the device is opened";
+            return Err(DonorConnectError::Unreachable(why.to_owned()));
+        }
+        let url = ExportUrl { connections: Some(1), ..self.address.url.clone() };
+        let mut options = ConnectOptions::default();
+        options.is_single_session = true;
+        let device = step(NbdDevice::connect(&url, options)).await.map_err(unreachable)?;
+        let drawn = random::<8>().map_err(|error| DonorConnectError::Unreachable(error.to_string()))?;
+        let other = DonorExport::other(device, &self.id, u64::from_le_bytes(drawn).into(), is_used.clone()).await;
+        let (device, page) = other.map_err(DonorConnectError::Refused)?;
+        Ok(DonorConnection { page, device: Arc::new(device) })
     }
 }
 
@@ -148,13 +176,13 @@ pub enum DonorRequestOutcome {
 /// A request in flight.
 pub type Pending = Pin<Box<dyn Future<Output = DonorRequestOutcome> + Send>>;
 
-/// Returns the offset of the metadata window, in bytes.
-pub fn window(device: &NbdDevice) -> u64 {
-    device.geometry().size_bytes - WINDOW_BYTES as u64
+/// Returns the offset of the metadata, which is the number of bytes before them.
+pub fn window(device: &DonorExport) -> u64 {
+    device.foreign_bytes().unwrap_or_else(|| device.geometry().size_bytes.saturating_sub(WINDOW_BYTES as u64))
 }
 
 /// Sends a request; the future waits for the answer. *Cancel safety*: dropping the future does not affect the request.
-pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
+pub fn begin(device: &Arc<DonorExport>, body: DonorRequest) -> Pending {
     let context = IoContext::default();
     let is_swap = matches!(body, DonorRequest::SwapMetadata { .. });
     let done =
@@ -176,6 +204,14 @@ pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
         // A donor has no cache, so a completed write needs no flush.
         DonorRequest::WriteZeroes { offset, bytes, .. } => done(device.write_zeroes(offset, bytes, context)),
         DonorRequest::Trim { offset, bytes } => done(device.discard(offset, bytes, context)),
+        DonorRequest::ReadMetadata if device.is_foreign() => {
+            let device = device.clone();
+            Box::pin(async move { device.read_record().await })
+        }
+        DonorRequest::SwapMetadata { expected, record } if device.is_foreign() && !stops_here() => {
+            let device = device.clone();
+            Box::pin(async move { device.swap_record(expected, &record).await })
+        }
         DonorRequest::ReadMetadata => {
             let read = device.read_at(window(device), vec![Buffer::recycled(WINDOW_BYTES)], context);
             Box::pin(async {

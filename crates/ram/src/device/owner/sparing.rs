@@ -50,7 +50,7 @@ impl DeviceOwner {
         if !self.spares.is_looking && self.spares.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
             (self.spares.is_looking, self.spares.looked) = (true, Some(Instant::now()));
             let targets: Vec<SessionTarget> = self.peers.iter().map(|peer| peer.target.clone()).collect();
-            let spare = |spare: &DonorAddress| SessionTarget { address: spare.clone(), ..targets[0].clone() };
+            let spare = |spare: &DonorAddress| SessionTarget { address: spare.clone(), others: None, ..targets[0].clone() };
             let spares: Vec<SessionTarget> =
                 self.spares.list.iter().filter(|_| !targets.is_empty()).map(spare).collect();
             let number = self.mover.number();

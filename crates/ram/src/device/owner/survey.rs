@@ -1,10 +1,11 @@
-//! Before a device with redundancy is attached: which donors there are, which of them is which, and whether they are
+//! Before a device is attached: which donors there are, which of them is which, and whether they are
 //! enough.
 //!
 //! Owns: one simultaneous look at every donor of a SPEC, and the judgement of the results, with the names of donors.
 //! Promises: nothing is stored. The result is only whether attaching can be tried, and the geometry of the device; the
 //! machine reads the donors again.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nectary_block::{DeviceErrorKind, DeviceOperation, Error, exact_size};
@@ -86,7 +87,8 @@ pub async fn look_patiently(options: &RamOptions, client: u64, only_reads: bool)
 
 async fn look_as(options: &RamOptions, client: u64, only_reads: bool) -> Vec<SurveyResult> {
     let one = |address: DonorAddress| async move {
-        let target = SessionTarget { address, id: options.id.clone(), client, only_reads };
+        let others = (options.redundancy == Redundancy::None).then(Arc::default);
+        let target = SessionTarget { address, id: options.id.clone(), client, only_reads, others };
         let state = async {
             let reached = target.connect(EPOCHS, None).await?;
             match begin(&reached.device, DonorRequest::ReadMetadata).await {
@@ -154,7 +156,8 @@ fn label(address: &DonorAddress, stated: String) -> String {
 pub fn check_makes(options: &RamOptions, seen: &[SurveyResult]) -> Result<(), Error> {
     for (index, donor) in seen.iter().enumerate() {
         let name = donor.name();
-        if matches!(donor.state, Err(DonorConnectError::OtherMake)) || !donor.target.address.url.export.is_empty() {
+        let is_other = matches!(donor.state, Err(DonorConnectError::OtherMake));
+        if donor.target.others.is_none() && (is_other || !donor.target.address.url.export.is_empty()) {
             let detail = format!(
                 "{name} is no `nectary ram donate`: redundancy needs donors that keep an earlier client out, which other \
                  NBD servers cannot; use them with redundancy=none"
@@ -204,20 +207,23 @@ pub fn check_named(options: &RamOptions, geometry: &RecordGeometry) -> Result<()
     }
 }
 
-/// Refuses a device without redundancy, which the SPEC names with one.
-pub fn check_redundant(options: &RamOptions, seen: &[SurveyResult]) -> Result<(), Error> {
-    let is_plain = |donor: &&SurveyResult| matches!(&donor.state, Err(DonorConnectError::Refused(why)) if why.contains("has no redundancy"));
-    let Some(donor) = seen.iter().find(is_plain) else { return Ok(()) };
-    let (name, id, redundancy) = (donor.name(), &options.id, options.redundancy.name());
-    let detail = format!("{name}: its device \"{id}\" has no redundancy: name it without redundancy={redundancy}");
-    Err(error(options, DeviceErrorKind::Invalid, detail))
+/// What is said of memory under the id of the device that no record describes.
+pub const NO_RECORD: &str = "an NBD client has made it by its address, or an earlier version of this program without \
+                             redundancy";
+
+/// Whether a donor refuses access because what it has of this id has no record.
+pub fn has_no_record(said: &str) -> bool {
+    said.contains("has no record")
 }
 
-/// Returns the redundancy of the device with the id of a SPEC, if a donor has one with redundancy, and the living client
-/// that has it. The sessions only read.
-pub async fn redundancy_on(options: &RamOptions, client: u64) -> (Option<Redundancy>, Option<LivingClient>) {
-    let seen = look_as(options, client, true).await;
-    (newest(&seen).map(|record| redundancy_of(&record.geometry)), owner(&seen))
+/// Refuses what has the id of the device and no record.
+pub fn check_recorded(options: &RamOptions, seen: &[SurveyResult]) -> Result<(), Error> {
+    let is_plain = |donor: &&SurveyResult| matches!(&donor.state, Err(DonorConnectError::Refused(why)) if has_no_record(why));
+    let Some(donor) = seen.iter().find(is_plain) else { return Ok(()) };
+    let (name, id) = (donor.name(), &options.id);
+    let remedy = "copy its data with that version or that client, then free it with `nectary ram delete --part --force`";
+    let detail = format!("{name}: what it has as \"{id}\" has no record: {NO_RECORD}; {remedy}");
+    Err(error(options, DeviceErrorKind::Invalid, detail))
 }
 
 /// Returns the donors that do not give access to the device, each with the reason. Spares need not have a part of it.
@@ -225,6 +231,9 @@ fn missing(seen: &[SurveyResult]) -> Vec<String> {
     let why = |donor: &SurveyResult| match &donor.state {
         Ok(_) | Err(DonorConnectError::Absent(_)) if donor.target.address.is_spare => None,
         Err(away) => Some(format!("{}: {}", donor.name(), away.reason())),
+        Ok(SurveyedDonor { record: None, reached, .. }) if reached.device.has_other_data() => {
+            Some(format!("{}: it holds something that is no network RAM disk", donor.name()))
+        }
         Ok(SurveyedDonor { record: None, area, .. }) if DonorRecord::is_absent(area) => {
             Some(format!("{}: it is empty; if it was started again, its part of the device is gone", donor.name()))
         }
@@ -245,7 +254,7 @@ pub fn place(options: &RamOptions, seen: &[SurveyResult]) -> Result<DeviceDonors
     let mut problems = missing(seen);
     let id = &options.id;
     let Some(newest) = newest(seen) else {
-        check_redundant(options, seen)?;
+        check_recorded(options, seen)?;
         let is_busy = seen.iter().all(|donor| matches!(donor.state, Err(DonorConnectError::Refused(_))));
         let what = format!("no donor that answers has a part of device \"{id}\"");
         let remedy = "`nectary ram create SPEC` makes a new device";
@@ -327,7 +336,10 @@ pub fn describe(refusal: &AttachRefusal, names: &[&str]) -> (DeviceErrorKind, St
     match refusal {
         AttachRefusal::TooFew { needed, found, missing } => {
             let all = names.len();
-            let what = format!("{needed} of the {all} donors are needed with their parts, and {found} are there");
+            let what = match *needed == all {
+                true => format!("all {all} donors are needed without redundancy, and {found} are there"),
+                false => format!("{needed} of the {all} donors are needed with their parts, and {found} are there"),
+            };
             (DeviceErrorKind::Absent, format!("{what}; without: {}", list(missing)))
         }
         AttachRefusal::CannotSettle { present, missing } => {

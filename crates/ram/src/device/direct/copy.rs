@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use nectary_block::Buffer;
 
-use super::layout::DonorPart;
+use super::parts::DonorPart;
 
 /// Copies the bytes of one donor's part of a request into one buffer.
 pub(super) fn gather(buffers: &[Buffer], part: &DonorPart) -> Buffer {

@@ -2,12 +2,11 @@
 
 use nectary_block::{DeviceExtent, EXTENTS_MAX};
 
-use super::label::LABEL_AREA_BYTES;
-use super::layout::{DonorPart, ShareLayout};
+use super::parts::{DeviceParts, DonorPart};
 
 /// Joins the extents of the donors' parts, unit by unit; ranges without a report count as mapped.
 pub(super) fn merge(
-    layout: &ShareLayout,
+    layout: &DeviceParts,
     offset: u64,
     length: u64,
     looked: u64,
@@ -31,7 +30,6 @@ pub(super) fn merge(
         let count = left.min(offset + looked - position);
         let index = parts.iter().position(|part| part.donor == donor);
         let extents = index.map_or(&[][..], |index| &found[index]);
-        let place = LABEL_AREA_BYTES + place;
         let mut done = 0;
         while done < count {
             let cursor = index.map_or(0, |index| {
